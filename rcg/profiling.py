@@ -218,9 +218,9 @@ class Profile:
 
         Args:
             kind: "timeline" or "schedule", of a few executions; "shares": where the time of each
-                process went; "heat" and "idle": how much each process computed, or was idle,
-                over time; "latency": a histogram; "memory": how many bytes were written and not
-                read yet.
+                process went; "heat": when each process computed; "busy": when it computed,
+                communicated or serialized; "latency": a histogram; "memory": how many bytes were
+                written and not read yet.
             graph: See ``graph``.
             dark: Whether it is for a dark page; None for ink that is legible on both.
 

@@ -272,5 +272,4 @@ def _against(change: Change) -> tuple[str, str]:
     """Return the ratio against the first, and whether it is noise."""
     if change.ratio is None:
         return "", ""
-    ratio = spread_text(change.ratio, change.spread)
-    return ratio, "noise" if change.is_noise else ""
+    return spread_text(change.ratio, change.spread), change.doubt

@@ -65,12 +65,12 @@ def time_text(time_ns: float | None) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return an amount of memory.
+    """Return an amount of memory; also a mean has no parts of a byte.
 
-    >>> [bytes_text(each) for each in (0, 999, 1536, 3_250_586, 23 << 30)]
-    ['0 B', '999 B', '1.54 kB', '3.25 MB', '24.7 GB']
+    >>> [bytes_text(each) for each in (0, 19.5, 999, 1536, 3_250_586, 23 << 30)]
+    ['0 B', '20 B', '999 B', '1.54 kB', '3.25 MB', '24.7 GB']
     """
-    return _figure(count, _AMOUNTS)
+    return _figure(floor(count + 0.5) if abs(count) < _AMOUNTS[-2][0] else count, _AMOUNTS)
 
 
 def count_text(count: float) -> str:

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of the README and the guide: what the program of the guide's profile does.
 
-`make pictures` runs this. Each picture is two files, because GitHub's own switch between light and
-dark reaches a ``<picture>`` but no style sheet in an image.
+`make pictures` runs this. All pictures of that program, and what the guide says that it prints, are
+of one recording, so that their figures agree. Each picture is two files, because GitHub's own
+switch between light and dark reaches a ``<picture>`` but no style sheet in an image.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from docs.pictures.outputs import renewed
+from rcg.text import ratio_text
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import Recording
 from rcg.views.data.excerpts import excerpt_of
@@ -30,13 +34,11 @@ FOLDER: Final = Path(__file__).parent
 WIDTH: Final = 840  # of a page on GitHub, so that letters keep their size
 GUTTER: Final = 56.0  # of a notebook: where the prompts are
 
-CELL: Final = """\
-with ray.profile() as p:
-    results = list(graph.map(range(100), in_flight=10))
-p
-"""
-"""The cell of the notebook at the top of the README. It runs after the program of the guide."""
+PAGE: Final = readme.ROOT / "docs/guide/profiling.md"
+"""It has the program, what it prints, and the pictures."""
 
+_ALLOWED: Final = re.compile(r"(limits this: )\d+( % \.\.\.`.*: )\d+( % allow )[\d.]+x")
+_SHARE: Final = re.compile(r"limits this: (\d+) %")
 _DARK: Final = re.compile(r"<style>@media \(prefers-color-scheme:dark\)\{(.*?)\}</style>", re.S)
 _HOVER: Final = re.compile(r"<title>.*?</title>", re.S)  # an image shows none
 _SIZE: Final = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
@@ -44,13 +46,40 @@ _SIZE: Final = re.compile(r' width="([\d.]+)" height="([\d.]+)"')
 
 def main() -> None:
     """Run the program, here, so that Ray takes its classes as those of a script; draw it."""
-    program = readme.blocks(readme.ROOT / "docs/guide/profiling.md")[0]
-    exec(compile(program.text, "pipeline.py", "exec"), globals())
-    trace = globals()["p"].trace.active
-    draw_profile(trace)
-    exec(compile("\n".join(CELL.splitlines()[:-1]), "cell.py", "exec"), globals())
-    draw_notebook(globals()["p"].trace.active)
+    program = readme.blocks(PAGE)[0].text
+    exec(compile(program, "pipeline.py", "exec"), globals())
+    profile = globals()["p"]
+    PAGE.write_text(renewed_page(PAGE.read_text(encoding="utf-8"), str(profile)), encoding="utf-8")
+    draw_profile(profile.trace.active)
+    draw_notebook(profile.trace.active, cell_of(program))
     draw_pipeline()
+
+
+def cell_of(program: str) -> list[str]:
+    """Return the lines that record a profile, without remarks, and show it, as a cell has them."""
+    lines = program.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("with ray.profile()"))
+    block = lines[first : lines.index("", first)]
+    return [*(line.partition("  #")[0] for line in block), "p"]
+
+
+def renewed_page(page: str, printed: str) -> str:
+    """Return the guide with what its program printed, and what it says about that.
+
+    Raises:
+        ValueError: A line that the guide shows was not printed.
+    """
+    shown = readme.FENCE.findall(page)[1][1]
+    page = page.replace(shown, renewed(shown, printed), 1)
+    share = _SHARE.search(printed)
+    if share is None:
+        raise ValueError("no method limits the graph in this run")
+    return _ALLOWED.sub(rf"\g<1>{share[1]}\g<2>{share[1]}\g<3>{allowed(int(share[1]))}", page)
+
+
+def allowed(percent: int) -> str:
+    """Return the most that twice as fast gives, if it is so much of the path, as text."""
+    return ratio_text(1 / (1 - percent / 200))
 
 
 def draw_profile(trace: Recording) -> None:
@@ -73,8 +102,8 @@ def draw_pipeline() -> None:
     write("pipeline", picture_of(scene, width=WIDTH))
 
 
-def draw_notebook(trace: Recording) -> None:
-    """Draw a cell, with the first two pictures that a notebook shows below it."""
+def draw_notebook(trace: Recording, lines: Sequence[str]) -> None:
+    """Draw the lines of a cell, with the first two pictures that a notebook shows below it."""
     (graph,), (summary,) = trace.graphs, summarize(trace).graphs
     topology = topology_picture(graph.plan, title=graph.title, measured=Measured.of(trace, graph))
     figures = summary_of(card_of(summary), width=WIDTH - GUTTER)
@@ -83,7 +112,6 @@ def draw_notebook(trace: Recording) -> None:
         "cell", Paint("fill", "#f6f7f9", "#1a212a"), Paint("stroke", "#dde2e7", "#303a46")
     )
     canvas.define("prompt", Paint("fill", "#307fc1", "#64a8e0"))
-    lines = CELL.splitlines()
     height = 19 * len(lines) + 17
     shapes = [
         f'<rect{canvas.paint("cell")} x="{GUTTER:g}" y="6" width="{WIDTH - GUTTER - 4:g}" '

@@ -51,6 +51,10 @@ def test_charts_and_pictures_show_themselves(lab: Lab) -> None:
         assert [title.partition(" of ")[0] for title in titles] == ["Schedule", "mine"]
         for cell in (3, 4):
             assert "data:image/svg+xml" in str(outputs[cell][0]["data"]["text/html"])
+        inks = set()
         for theme in ("light", "dark"):
             notebook.theme(theme)
             notebook.screenshot_of_all(f"charts-{theme}")
+            title = notebook.page.locator(".gtitle tspan[style*=jp-ui-font]").first
+            inks.add(title.evaluate("each => getComputedStyle(each).fill"))
+        assert len(inks) == 2  # a title has the ink of the page

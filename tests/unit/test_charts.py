@@ -9,18 +9,21 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rcg.errors import TraceError
 from rcg.profiling import Profile
-from rcg.text import rate_text, share_text, time_text
+from rcg.text import bytes_text, rate_text, share_text, time_text
 from rcg.trace.analysis.comparison import Change
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
-from rcg.views.charts import KINDS, bars_of, figure_of
-from rcg.views.data.excerpts import excerpt_of
+from rcg.views.charts import KINDS, figure_of, ratio_ticks, ticks_up_to
+from rcg.views.data.colours import EXECUTIONS
+from rcg.views.data.excerpts import Excerpt, excerpt_of
 from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
-from rcg.views.html.findings import judged
+from rcg.views.html.findings import comparison_picture, judged, what_if_picture
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
 from tests.unit.tensors_by_hand import tensor_trace
@@ -39,25 +42,69 @@ def profile() -> Profile:
     return Profile(simulated(microbatches(), 30, jitter=0.1))
 
 
-def test_bars_are_the_calls_and_the_times_of_the_excerpt(profile: Profile) -> None:
-    measured = profile.measured()
-    excerpt = excerpt_of(measured)
-    assert excerpt is not None
-    by_kind: Counter[str] = Counter()
-    for bar in bars_of(measured, "timeline"):
-        by_kind[bar.look] += bar.duration_ns  # type: ignore[assignment]
+@pytest.fixture(scope="module")
+def part(profile: Profile) -> Excerpt:
+    found = excerpt_of(profile.measured())
+    assert found is not None
+    return found
+
+
+def test_a_timeline_has_all_of_the_time_of_an_excerpt(profile: Profile, part: Excerpt) -> None:
+    """Each kind takes what the record says, no moment has two bars, and none has no bar."""
+    figure, start_ns = profile.figure("timeline"), profile.trace.start_ns
+    begin, end = ((each - start_ns) / 1e6 for each in (part.start_ns, part.end_ns))
+    assert figure.layout.xaxis.range == pytest.approx((begin, end))
     for kind in TimeKind:
         expected = 0
-        for parts in measured.parts:
-            is_shown = (parts.end_ns > excerpt.start_ns) & (parts.start_ns < excerpt.end_ns)
+        for parts in profile.measured().parts:
+            is_shown = (parts.end_ns > part.start_ns) & (parts.start_ns < part.end_ns)
             expected += int(parts.duration_ns[is_shown & (parts.kind == kind)].sum())
-        assert by_kind[kind.name.lower()] == expected
-    calls = [*bars_of(measured, "schedule")]
-    whole = [bar for bar in calls if bar.look == f"execution {excerpt.last}"]
-    # 4 stages with a forward and a backward call for each of 8 micro-batches.
-    assert Counter(bar.row for bar in whole) == {f"Stage#{at}": 16 for at in range(1, 5)}
-    first = min(bar.start_ns for bar in whole)
-    assert 0 <= first - (excerpt.start_ns - profile.trace.start_ns) < 1e6
+        bars = [bar for bar in figure.data if bar.name == kind.name.lower()]
+        if kind != TimeKind.IDLE:
+            assert sum(sum(bar.x) for bar in bars) == pytest.approx(expected / 1e6)
+    covered: Counter[str] = Counter()
+    for bar in figure.data:
+        for row, at, length in zip(bar.y, bar.base, bar.x, strict=True):
+            covered[row] += min(at + length, end) - max(at, begin)  # type: ignore[assignment]
+    assert covered == {row: pytest.approx(end - begin) for row in figure.layout.yaxis.categoryarray}
+    assert list(covered) == list(figure.layout.yaxis.categoryarray)[: len(covered)]
+
+
+def test_calls_of_a_schedule_have_the_words_and_colours_of_all_views(
+    profile: Profile, part: Excerpt
+) -> None:
+    """Four stages train on eight micro-batches: F0 to F7 and B0 to B7, a colour for each."""
+    assert part.first == part.last
+    bars = {bar.name: bar for bar in profile.figure("schedule").data}
+    assert list(bars)[:2] == ["fwd (F)", "bwd (B)"]
+    assert set(bars) <= {"fwd (F)", "bwd (B)", "other executions"}
+    for name, letter in (("fwd (F)", "F"), ("bwd (B)", "B")):
+        bar, calls = bars[name], [f"{letter}{call}" for call in range(8)]
+        assert sorted(bar.text) == sorted(calls * 4)
+        assert Counter(bar.y) == {f"Stage#{at}": 8 for at in range(1, 5)}
+        for text, hover, frame in zip(bar.text, bar.customdata, bar.marker.line.color, strict=True):
+            call = int(text[1:])
+            assert f"<br>call {call} of execution {part.first}<br>" in hover
+            assert frame == EXECUTIONS[(part.first * 8 + call) % 8]
+    assert list(profile.figure("schedule").layout.yaxis.categoryarray) == [
+        f"Stage#{at}" for at in range(1, 5)
+    ]
+    # The second method of an actor is paler; which is which is not told by colour alone.
+    assert set(bars["fwd (F)"].marker.color) == set(EXECUTIONS)
+    assert not set(bars["bwd (B)"].marker.color) & set(EXECUTIONS)
+
+
+def test_executions_of_a_schedule_are_the_entries_of_its_legend() -> None:
+    profile = Profile(simulated(pipeline(3), 40))
+    part = excerpt_of(profile.measured())
+    assert part is not None
+    figure = profile.figure("schedule")
+    names = [f"execution {each}" for each in range(part.first, part.last + 1)]
+    assert [bar.name for bar in figure.data][: len(names)] == names
+    for number, bar in zip(range(part.first, part.last + 1), figure.data, strict=False):
+        assert set(bar.text) == {str(number)} and len(bar.y) == 3
+        assert set(bar.marker.color) == {EXECUTIONS[number % 8]}
+    assert part.words in figure.layout.title.text
 
 
 def test_shares_of_a_process_add_up_and_are_those_of_the_summary(profile: Profile) -> None:
@@ -96,7 +143,9 @@ def test_bytes_are_on_the_way_from_their_write_to_their_read() -> None:
         (0.5, time_text, 0.01, "better"),
         (1.5, time_text, 0.01, "worse"),
         (1.5, time_text, 2.0, "alike"),
-        (1.0, rate_text, None, "alike"),
+        (1.0, rate_text, 0.01, "alike"),
+        (1.53, rate_text, None, "not known"),
+        (1.5, share_text, None, "changed"),
         (1.5, share_text, 0.01, "changed"),
     ],
 )
@@ -117,6 +166,72 @@ def test_a_comparison_says_better_and_worse_in_words(profile: Profile) -> None:
         assert "data:image/svg+xml" in html
 
 
+def test_of_too_few_executions_nothing_is_called_better() -> None:
+    few = [Profile(simulated(pipeline(3), 5, op_cost=times(each))) for each in (400, 200)]
+    found = few[0].compare(few[1]).graphs[0]
+    assert found.throughput.ratio is not None and found.throughput.ratio > 1.5
+    assert found.throughput.is_noise is None
+    bars = {bar.name: bar for bar in found.figure().data}
+    assert not {"better", "worse"} & set(bars)
+    at = list(bars["not known"].y).index("executions")
+    assert bars["not known"].text[at].endswith("x not known")
+    picture = comparison_picture(found)
+    assert ">after: not known, too few executions<" in picture
+    assert "x not known<" in picture and "x better<" not in picture
+    (row,) = [line for line in str(found).splitlines() if line.startswith("  executions")]
+    assert row.endswith("x  not known")
+    predicted = few[0].what_if({"Stage.fwd": 0.5})
+    assert predicted.is_noise is None and (predicted.speedup or 0) > 1.1
+    assert "x not known<" in what_if_picture(predicted)
+    assert "x better<" not in what_if_picture(predicted)
+
+
+def test_the_axis_of_ratios_says_which_they_are(profile: Profile) -> None:
+    slower = Profile(simulated(microbatches(), 30, op_cost=times(4000), jitter=0.1))
+    axis = profile.compare(slower).figure().layout.xaxis
+    assert axis.tickvals[0] < 1 < axis.tickvals[-1] and 1.0 in axis.tickvals
+    assert axis.ticktext == tuple(f"{each:g}x" for each in axis.tickvals)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=5))
+def test_ticks_of_ratios_surround_them(ratios: list[float]) -> None:
+    ticks = ratio_ticks(ratios)
+    assert ticks == sorted(set(ticks)) and 3 <= len(ticks) <= 20
+    assert any(each == pytest.approx(1) for each in ticks)
+    assert ticks[0] <= min(1.0, *ratios) * 1.001 and ticks[-1] >= max(1.0, *ratios) * 0.999
+
+
+@given(st.floats(0, 1e15))
+def test_ticks_of_amounts_reach_them(most: float) -> None:
+    ticks = ticks_up_to(most)
+    assert ticks[0] == 0 and ticks[-1] >= most * 0.999 and len(ticks) <= 7
+
+
+def test_the_axis_of_memory_has_units(profile: Profile) -> None:
+    axis = profile.figure("memory").layout.yaxis
+    assert axis.ticktext == tuple(bytes_text(each) for each in axis.tickvals)
+    assert axis.tickvals[-1] >= bytes_on_the_way(profile.measured())[1].max()
+
+
+def test_busy_processes_are_as_busy_as_in_the_profile(profile: Profile) -> None:
+    """What is not busy waits or is idle: most of it is no idle time."""
+    found = profile.figure("busy").data[0]
+    lanes = profile.summary.graphs[0].shares.lanes
+    assert [each.split(",")[0].removeprefix("<b>") for each in found.y] == [
+        lane.label for lane in lanes
+    ]
+    busy = np.asarray(found.z, float).mean(axis=1)
+    assert busy == pytest.approx(
+        [100 * lane.busy_ns / lane.duration_ns for lane in lanes], rel=0.01
+    )
+
+
+def test_notes_of_latencies_do_not_meet(profile: Profile) -> None:
+    median, p99 = profile.figure("latency").layout.annotations
+    assert median.text.startswith("median") and p99.text.startswith("p99")
+    assert abs(median.yshift - p99.yshift) >= 16
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_ink_is_for_the_page_and_the_ground_is_the_pages(profile: Profile, kind: str) -> None:
     inks = set()
@@ -125,6 +240,14 @@ def test_ink_is_for_the_page_and_the_ground_is_the_pages(profile: Profile, kind:
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
         inks.add(layout.font.color)
     assert len(inks) == 3
+    titles = [profile.figure(kind, dark=dark).layout.title.text for dark in (None, True)]
+    assert titles[0].startswith('<span style="color:var(--jp-ui-font-color1,')
+    assert titles[1].startswith("<b>")
+
+
+def test_a_schedule_has_no_rows_without_calls() -> None:
+    found = Profile(Trace((graph_trace(LANES_ROWS, plan=WITH_LANES),), 0, 80)).figure("schedule")
+    assert not [label for label in found.layout.yaxis.categoryarray if "." in label]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from docs.pictures import speed
+from docs.pictures import make, speed
 from rcg.bench.record import LIMIT, RCG, BenchReport, SampleSummary
+from tests.harness import readme
 from tests.harness.drawn import STALE, digest
 from tests.harness.readme import README, ROOT
 
@@ -166,6 +167,45 @@ def test_pictures_need_nothing_else_and_are_shown(picture: str) -> None:
     assert (path.parent / f"{name}-{'dark' if look == 'light' else 'light'}.svg").exists()
     shown = [README, *(ROOT / f"docs/guide/{page}.md" for page in ("profiling", "pictures"))]
     assert any(f"pictures/{name}-light.svg" in page.read_text(encoding="utf-8") for page in shown)
+
+
+def test_pictures_and_texts_of_the_guides_program_are_of_one_recording() -> None:
+    """The answer that it prints is that of each picture; what is said about it follows from it."""
+    page = make.PAGE.read_text(encoding="utf-8")
+    answer, *_ = readme.blocks(make.PAGE)[1].text.splitlines()
+    share, gain = re.findall(r"(\d+) % of the critical path.* gives ([\d.]+x)", answer)[0]
+    for name in ("notebook", "profile"):
+        for look in ("light", "dark"):
+            picture = (ROOT / f"docs/pictures/{name}-{look}.svg").read_text(encoding="utf-8")
+            words = " ".join(re.findall(r">([^<>]+)</t(?:ext|span)>", picture))
+            assert f"{share} % of the critical path" in words, name
+            assert gain in words, name
+    assert f"limits this: {share} % ...`" in page
+    assert f"{share} % allow {make.allowed(int(share))} |" in page
+    rate = re.search(r"throughput +(\S+ /s)", page)
+    assert rate is not None
+    assert f">{rate[1]} " in (ROOT / "docs/pictures/profile-light.svg").read_text(encoding="utf-8")
+
+
+def test_the_guide_is_renewed_with_what_its_program_prints() -> None:
+    page = make.PAGE.read_text(encoding="utf-8")
+    printed = readme.blocks(make.PAGE)[1].text.replace("...\n", "")
+    answer = printed.splitlines()[0]
+    other = re.sub(r"\d+ % of the critical", "80 % of the critical", answer)
+    found = make.renewed_page(page, printed.replace(answer, other))
+    assert other in found and answer not in found
+    assert "limits this: 80 % ...`" in found and ": 80 % allow 1.67x |" in found
+    assert make.renewed_page(page, printed) == page
+    with pytest.raises(ValueError, match="is not in list"):
+        make.renewed_page(page, "nothing")
+
+
+def test_the_cell_of_a_picture_is_the_program_of_the_guide() -> None:
+    assert make.cell_of(readme.blocks(make.PAGE)[0].text) == [
+        "with ray.profile() as p:",
+        "    ray.get([graph.execute(number) for number in range(100)])",
+        "p",
+    ]
 
 
 @pytest.mark.parametrize("picture", names_of(PICTURES))

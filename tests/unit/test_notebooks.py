@@ -89,6 +89,7 @@ CLAIMS = {
     ("placement", "c13"): ("what was gained", 1.2, 3),
     ("minilm_pipeline", "minilm-pipeline-15"): ("at most twice as fast", 1.1, 2.1),
     ("rdt", "fbc504c8"): ("there is a faster one", 1.2, 20),
+    ("two_nodes", "two-nodes-11"): ("An execution gains a part of it", 1.05, 1.6),
 }
 
 

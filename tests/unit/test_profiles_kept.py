@@ -16,6 +16,7 @@ from rcg.profiling import Profile, kept_profiles
 from rcg.runs import Kept, Runs
 from rcg.trace.analysis.comparison import Comparison
 from rcg.trace.trace import Trace
+from rcg.views.html.runs import runs_picture
 from tests.unit.approved import check_approved
 from tests.unit.test_trace_what_if import pipeline
 from tests.unit.traces import graph_trace, trace
@@ -40,6 +41,9 @@ def test_each_is_shown_against_the_first_with_what_limits_it() -> None:
     assert ratios == [None, pytest.approx(37 / 22), pytest.approx(37 / 22, rel=1e-2)]
     assert runs.rows[1].latency.after == 65_000  # three of 22 us, less 1 us of the driver
     check_approved("runs", str(runs))
+    picture = runs_picture(runs.rows)
+    for said in ("the first", "better", "worse", "1.68x better", "1.81x worse"):
+        assert f">{said}<" in picture
     shown = runs._repr_mimebundle_()
     assert shown["text/plain"] == str(runs) and check_pictures(shown["text/html"])
 
@@ -75,6 +79,13 @@ def test_what_is_no_change_is_called_noise() -> None:
     runs = Runs([recorded("a", window=3), recorded("b", window=3)])
     assert runs.rows[1].throughput.is_noise is True
     assert str(runs).splitlines()[2].split()[3:5] == ["1.00x", "noise"]
+
+
+def test_of_too_few_executions_it_is_not_known_what_is_a_change() -> None:
+    runs = Runs([recorded("a", window=1, executions=4), recorded("b", window=3, executions=4)])
+    assert runs.rows[1].throughput.is_noise is None
+    assert str(runs).splitlines()[2].split()[4:6] == ["not", "known"]
+    assert "x not known<" in runs_picture(runs.rows)
 
 
 def test_a_profile_is_found_by_its_number_and_its_name() -> None:

@@ -70,9 +70,9 @@ export function timeText(us) {
   return us ? figure(us, TIMES) : "0 s";
 }
 
-/** An amount of memory. */
+/** An amount of memory; also a mean has no parts of a byte. */
 export function bytesText(count) {
-  return figure(count, AMOUNTS);
+  return figure(Math.abs(count) < 1e3 ? Math.round(count) : count, AMOUNTS);
 }
 
 /** A rate per second. */

@@ -80,16 +80,17 @@ class Change:
             return round(abs(ratio - 1), 2) <= round(spread, 2)  # as they are shown
         return found
 
+    @property
+    def doubt(self) -> str:
+        """``noise``, or ``not known`` if there are too few executions to tell, or ""."""
+        if self.ratio is None:
+            return ""
+        return "not known" if self.is_noise is None else "noise" if self.is_noise else ""
+
     def row(self, text: Callable[[float | None], str]) -> tuple[str, ...]:
         """Return its row in a table, with values as this text."""
         gain = spread_text(self.ratio, self.spread)
-        return (
-            self.text,
-            text(self.before),
-            text(self.after),
-            gain,
-            "noise" if self.is_noise else "",
-        )
+        return (self.text, text(self.before), text(self.after), gain, self.doubt)
 
 
 @dataclass(frozen=True, repr=False)

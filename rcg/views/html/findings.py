@@ -20,6 +20,7 @@ from rcg.text import (
     plural,
     rate_text,
     share_text,
+    spread_text,
     ticks_of,
     time_text,
     visible,
@@ -56,13 +57,16 @@ _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
 _SAME_TIME: Final = 0.1  # of a time: alike rows differ by no more
 _STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
+_SAID: Final = ("better", "worse", "not known")  # of a change, beside its ratio
 JUDGED: Final = {
     "better": ("#009e73", ""),
     "worse": ("#d55e00", "/"),
     "alike": ("#98a2ae", "."),
+    "not known": ("#98a2ae", "x"),
     "changed": ("#0072b2", ""),
 }
-"""What is said of a change, with its colour and its pattern."""
+"""What is said of a change, with its colour and its pattern. Of too few executions it is not known
+whether a change is more than noise; a share that has changed is neither better nor worse."""
 
 
 def of_executions(executions: Executions) -> Mimebundle:
@@ -289,31 +293,20 @@ def _changes_picture(
     """
     canvas = Canvas()
     canvas.define("before", Paint("fill", "#a3aebb", "#5d6b7a"))
-    canvas.define("changed", Paint("fill", "#0072b2", "#0072b2"))
-    canvas.define("better", Paint("fill", "#00875f", "#2fae83"))
-    canvas.define("worse", Paint("fill", "#d55e00", "#d55e00"))
-    canvas.define("worse-line", Paint("stroke", "#ffd2b3", "#5c2900"))
-    canvas.define("alike", Paint("fill", "#7fb8d8", "#33586c"))
     widths = [width_of(visible(change.text), SIZE, bold=True) for change, *_ in groups]
     widest = min(_MAX_NAME_WIDTH, max(widths))
     left = MARGIN + widest + 14
     columns = (_COLUMN, _COLUMN, _COLUMN * 1.9)
     room = WIDTH - left - MARGIN - sum(columns)
     ends = [WIDTH - MARGIN - sum(columns[at + 1 :]) for at in range(3)]
-    said = [judged(change, text_of) for change, _, _, text_of in groups]
-    if not is_judged:
-        said = ["alike" if word == "alike" else "changed" for word in said]
-    looks = {
-        word: canvas.hatch("worse", "worse-line", gap=4) if word == "worse" else canvas.paint(word)
-        for word in said
-    }
+    said = [judged(change, text_of) if is_judged else "changed" for change, _, _, text_of in groups]
+    looks = looks_of_changes(canvas, said)
     shapes = canvas.heading(answer, about, WIDTH - 2 * MARGIN)
-    meanings = {"alike": "no change beyond the noise", "changed": sides[1]}
+    has_verdicts = set(said) != {"changed"}
     legend = [(swatch(canvas.paint("before")), sides[0])]
     legend += [
-        (swatch(looks[word]), meanings.get(word, f"{sides[1]}: {word}"))
-        for word in JUDGED
-        if word in looks
+        (swatch(look), f"{sides[1]}: {meaning_of(word)}" if has_verdicts else sides[1])
+        for word, look in looks.items()
     ]
     shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
     for name, x, column in zip((*sides, "ratio"), ends, columns, strict=True):
@@ -329,11 +322,11 @@ def _changes_picture(
                 f'<rect{look} x="{left:g}" y="{y + 9 * at:g}" '
                 f'width="{length:.1f}" height="8" rx="1.5"/>'
             )
-        cells = change.row(text_of)[1:3] if text_of is share_text else change.row(text_of)[1:4]
-        if said[row] in ("better", "worse"):
-            cells = (*cells[:2], f"{cells[2]} {said[row]}")
+        cells = [text_of(change.before), text_of(change.after)]
+        if text_of is not share_text:
+            cells.append(ratio_and(said[row], change))
         for at, words in enumerate(cells):
-            is_strong = at == 2 and _is_change(change)
+            is_strong = at == 2 and said[row] in ("better", "worse", "changed")
             role = "text" if at < 2 or is_strong else "faint"
             shapes.append(
                 canvas.text(
@@ -379,16 +372,49 @@ def judged(change: Change, text_of: Callable[[float | None], str]) -> str:
 
     Rates are better if they rise, times if they fall; shares are neither.
     """
-    if not _is_change(change):
-        return "alike"
     if change.ratio is None or text_of not in (rate_text, time_text):
         return "changed"
+    if change.is_noise is None:
+        return "not known"
+    if change.is_noise or abs(change.ratio - 1) < SEEN:
+        return "alike"
     return "better" if (change.ratio > 1) == (text_of is rate_text) else "worse"
 
 
-def _is_change(change: Change) -> bool:
-    """Return whether the two values differ by more than noise, and by enough to be visible."""
-    return change.is_noise is not True and (change.ratio is None or abs(change.ratio - 1) >= SEEN)
+def meaning_of(word: str) -> str:
+    """Return what a word of ``JUDGED`` means, for a legend."""
+    meanings = {
+        "alike": "no change beyond the noise",
+        "not known": "not known, too few executions",
+        "changed": "neither better nor worse",
+    }
+    return meanings.get(word, word)
+
+
+def looks_of_changes(canvas: Canvas, said: Iterable[str]) -> dict[str, str]:
+    """Return the attributes of bars by what is said of them, in the order of ``JUDGED``."""
+    canvas.define("better", Paint("fill", "#00875f", "#2fae83"))
+    canvas.define("worse", Paint("fill", "#d55e00", "#d55e00"))
+    canvas.define("worse-line", Paint("stroke", "#ffd2b3", "#5c2900"))
+    canvas.define("alike", Paint("fill", "#7fb8d8", "#33586c"))
+    canvas.define("not-known", Paint("fill", "#c9d0d8", "#3d4854"))
+    canvas.define("not-known-line", Paint("stroke", "#8b96a3", "#7b8794"))
+    canvas.define("changed", Paint("fill", "#0072b2", "#0072b2"))
+    found, used = {}, set(said)
+    for word in JUDGED:
+        role = word.replace(" ", "-")
+        if word in used:
+            is_hatched = word in ("worse", "not known")
+            found[word] = (
+                canvas.hatch(role, f"{role}-line", gap=4) if is_hatched else canvas.paint(role)
+            )
+    return found
+
+
+def ratio_and(word: str, change: Change) -> str:
+    """Return the ratio of a change with what is said of it: ``1.90x ±0.05 better``."""
+    ratio = spread_text(change.ratio, change.spread)
+    return f"{ratio} {word}" if word in _SAID else ratio
 
 
 def _most(change: Change) -> float:
