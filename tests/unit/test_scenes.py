@@ -365,7 +365,7 @@ def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
     (graph,) = trace.graphs
     given = {"op_cost": lambda op: 16e6 if op.is_call else 1e3, "is_part": True}
     scene = schedule_scene(Measured.of(trace, graph), **given)
-    assert re.search(r"not drawn: the prediction, 6\d\.\d /s, does not keep in step", scene.about)
+    assert re.search(r"not drawn: a prediction of 6\d\.\d /s, because the", scene.about)
     assert not (scene.bars.kind == 9).any()
 
 

@@ -68,7 +68,7 @@ def test_two_stages_by_hand() -> None:
     assert cells(scene, "compute") == measured == cells(scene, "ideal")
     assert notes(scene) == {"a0": "33 %", "a1": "33 %"}
     assert scene.title == "Pipeline: bubble 33 %, ideal 33 %"
-    assert scene.about.startswith("execution 1, the middle one of 3 · 2 micro-batches")
+    assert scene.about.startswith("execution 1, one of 3 complete ones · 2 micro-batches")
 
 
 def test_a_slow_stage_by_hand() -> None:

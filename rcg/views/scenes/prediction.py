@@ -97,8 +97,8 @@ def fit(
     is_in = (own.execution >= executions.start) & (own.execution < executions.stop)
     usual = float(own.duration[is_in].mean()) if is_in.any() else 0.0
     if misfit > _MAX_MISFIT * max(usual, 1.0) or _drift(away) > _MAX_DRIFT * _period(wanted):
-        rate = f", {rate_text(1e9 / _period(known))}," if _period(known) else ""
-        return None, f"not drawn: the prediction{rate} does not keep in step"
+        rate = f" of {rate_text(1e9 / _period(known))}" if _period(known) else ""
+        return None, f"not drawn: a prediction{rate}, because the measured times differ from it"
     told = told.with_columns(start=told.start + round(shift), execution=told.execution + offset)
     is_in = (told.execution >= executions.start) & (told.execution < executions.stop)
     return told.take(np.flatnonzero(is_in)), f"predicted from {costs} costs"
