@@ -91,7 +91,7 @@ LABELS: Final = {
     "serialization": [],
     "reference": ["{name}", "{bytes}"],
     "share": [],
-    "other": ["{name}"],
+    "other": ["{name}", "{short}"],
 }
 """The possible labels of a bar, the preferred one first."""
 
@@ -584,6 +584,8 @@ class Scene:
             "took": self.time_text(took),
             "at": self.time_text(int(bars.start[bar])),
         }
+        if name.group:
+            values["short"] = brief(name.text.replace(f" {name.group}", ""))
         if name.call is not None:
             values["call"] = str(name.call)
         if name.batch is not None:
