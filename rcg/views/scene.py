@@ -516,8 +516,8 @@ class Scene:
     @cached_property
     def is_numbered(self) -> npt.NDArray[np.bool_]:
         """Which bars are calls or parts of them, with a number in their label."""
-        kinds = np.isin(self.bars.kind, (TimeKind.WAITING, TimeKind.SERIALIZATION))
-        return np.asarray(self.where("call") & ~kinds)
+        is_around = np.isin(self.bars.kind, (TimeKind.WAITING, TimeKind.SERIALIZATION))
+        return np.asarray(self.where("call") & ~is_around)
 
     @cached_property
     def initials(self) -> dict[str, str]:

@@ -255,7 +255,7 @@ def test_a_bar_of_two_pixels_is_no_edge_over_the_whole_height(shown: Notebook) -
 
 def test_a_prediction_that_does_not_fit_is_a_number(shown: Notebook) -> None:
     drifted = card(shown, "schedule", "Drifted")
-    assert "not drawn: the prediction, 5" in drifted.locator(".rcg-subtitle").inner_text()
+    assert "not drawn: a prediction of 5" in drifted.locator(".rcg-subtitle").inner_text()
     assert not drifted.evaluate(HAS_PREDICTION)
     assert card(shown, "schedule", "Schedule").evaluate(HAS_PREDICTION)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
+from xml.etree import ElementTree
 
 from rcg.ir.ops import Call, Op
 from rcg.trace.measured import Measured
@@ -12,7 +14,7 @@ from rcg.trace.trace import Trace
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.svg.numbering import Alike, Writing, writings_of
-from rcg.views.svg.pictures import pipeline_picture, schedule_picture
+from rcg.views.svg.pictures import heat_picture, pipeline_picture, schedule_picture
 from rcg.views.svg.scene import picture_of
 from tests.unit.scenes_by_hand import spans
 from tests.unit.views_traces import labelled, microbatches, pipeline, simulated
@@ -106,3 +108,18 @@ def test_spans_have_names_where_they_fit_and_in_the_legend() -> None:
     svg = picture_of(spans())
     assert ">all</text>" in svg, "its bar is wide"
     assert ">span: all, part, aside</text>" in svg
+
+
+def test_cells_of_heat_touch() -> None:
+    """A gap of less than a pixel between them would read as thin lines."""
+    trace = deep()
+    root = ElementTree.fromstring(heat_picture(trace, trace.graphs[0]))
+    ends: dict[str, list[tuple[float, float]]] = {}
+    for each in root.iter("{http://www.w3.org/2000/svg}rect"):
+        if each.get("class") == "rcg-bar":
+            x, width = float(each.get("x", "nan")), float(each.get("width", "nan"))
+            ends.setdefault(each.get("y", ""), []).append((x, x + width))
+    pairs = [pair for own in ends.values() for pair in pairwise(sorted(own))]
+    gaps = [after - end for (_, end), (after, _) in pairs]
+    assert len(gaps) > 50
+    assert not any(0.15 < gap < 1 for gap in gaps)

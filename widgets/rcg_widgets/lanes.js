@@ -101,11 +101,10 @@ export function litOf(added) {
   return [lit, sum];
 }
 
-/** The first label that fits; if none does, a shortened last label. */
+/** The first label that fits. If none does, an only label is shortened; others have a short form. */
 export function labelOf(labels, room, measure) {
-  if (!labels.length) return "";
   const fits = labels.find((each) => measure(each) <= room);
-  return fits ?? (room > 36 ? shorten(labels.at(-1), room, measure) : "");
+  return fits ?? (labels.length === 1 && room > 36 ? shorten(labels[0], room, measure) : "");
 }
 
 /** Whether a label of a length, for a font of size 1, fits on a bar. */
@@ -243,10 +242,11 @@ export class Lanes {
     }
     const measure = (text, font) => this.measure(text, font);
     // Of all rows and tracks, so that a moment has one place in the views of a graph.
-    const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
     const isNarrow = width < NARROW_CARD;
     const sub = isNarrow ? 0 : Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
     const most = isNarrow ? width * 0.2 : Math.min(230, width * 0.3);
+    const shown = (row) => shorten(row.label, most - 12, (text) => measure(text, this.boldFont)); // on a phone perhaps without its class
+    const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(isNarrow ? shown(row) : row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
     this.subWidth = sub;
     const notes = this.rows.filter((row) => row.note).map((row) => measure(row.note, this.boldFont));
     this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.scene.head.noted, this.font), ...notes)) : 0;
@@ -603,6 +603,7 @@ export class Lanes {
       context.restore();
     };
     this.tellPart();
+    this.spelt = new Set(); // the initials that labels have
     for (const [isPinned, from, to] of [[false, this.pinnedHeight, this.viewHeight], [true, 0, this.pinnedHeight]]) {
       const rows = inSight.filter((row) => row.isPinned === isPinned);
       if (!rows.length) continue;
@@ -629,6 +630,7 @@ export class Lanes {
       for (const x of marked) context.fillRect(x - 0.5, top, 1, this.viewHeight);
     }
     this.drawAxis(ticks);
+    this.scene.tellLetters(this.spelt);
     const data = this.card.root.dataset;
     data.slices = this.start.length;
     data.drawn = this.drawn;
@@ -694,6 +696,8 @@ export class Lanes {
     context.fillText(shown, 0, 0);
     context.restore();
     this.labelled += 1;
+    const { initial } = scene.words.nameOf(slice);
+    if (initial && shown.startsWith(initial) && Number.isInteger(Number(shown.slice(initial.length)))) this.spelt.add(initial);
   }
 
   drawGround(rows, ticks) {

@@ -188,6 +188,7 @@ class Scene {
     this.causes = []; // the picked bar, the one that it waited for, and so on
     this.isPathShown = true;
     this.isOwn = false;
+    this.letters = [];
     this.takeSelection();
     card.root.classList.add("rcg-scene", `rcg-${head.view}`);
     this.makeRows();
@@ -582,6 +583,11 @@ class Scene {
     this.explain();
   }
 
+  /** Shows what the initials of methods are that labels have. */
+  tellLetters(used) {
+    for (const letter of this.letters) letter.parentElement.hidden = !used.has(letter.textContent);
+  }
+
   explain() {
     const { card, head, columns } = this;
     const seen = new Set(columns.look);
@@ -601,6 +607,7 @@ class Scene {
       ...(links.has(COLLECTIVE) ? [["rcg-meeting", "collective"]] : []),
       ...(head.queue_key ? [["rcg-queue-key", head.queue_key]] : []),
     ]);
+    this.letters = [...card.legend.querySelectorAll("b")];
     const found = head.view === "pipeline" ? "a cell: its micro-batch through all stages" : "a bar: its execution and its transfers";
     const hint = isTouched() ? `drag aside: pan · two fingers: zoom · tap ${found}` : `click ${found} · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all`;
     card.legend.append(element("span", { class: "rcg-hint" }, hint));

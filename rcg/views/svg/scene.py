@@ -164,7 +164,7 @@ class _Picture:
         return Placed(band, left[row], right[row] - left[row], look, row), bands
 
     def _alike(self, placed: Placed, bands: Sequence[Band]) -> dict[tuple[int, str], Ints]:
-        """Return the calls and spans that are alike, by row and name: their places, by time.
+        """Return the bars of calls and spans that are alike, by row and name, by time.
 
         Neither those that the picture cuts off are among them, nor short parts of calls.
         """
@@ -211,7 +211,7 @@ class _Picture:
         }
 
     def _label(self, bar: int, width: float, height: float) -> Label | None:
-        """Return the label of a bar: calls and spans are labelled like those that are alike."""
+        """Return the label of a bar: calls and spans as all alike ones."""
         scene, labels = self._scene, self._scene.labels(bar)
         if not self._is_alike[bar]:
             fits = (each for each in labels if width_of(each, SMALL, bold=True) <= width - 4)
