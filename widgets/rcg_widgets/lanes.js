@@ -246,7 +246,7 @@ export class Lanes {
     const sub = isNarrow ? 0 : Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
     const most = isNarrow ? width * 0.2 : Math.min(230, width * 0.3);
     const shown = (row) => shorten(row.label, most - 12, (text) => measure(text, this.boldFont)); // on a phone perhaps without its class
-    const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(isNarrow ? shown(row) : row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
+    const label = Math.max(isNarrow ? measure("driver", this.boldFont) : 0, ...this.rows.map((row) => (row.label ? measure(isNarrow ? shown(row) : row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
     this.subWidth = sub;
     const notes = this.rows.filter((row) => row.note).map((row) => measure(row.note, this.boldFont));
     this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.scene.head.noted, this.font), ...notes)) : 0;
