@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -108,6 +109,12 @@ def test_spans_have_names_where_they_fit_and_in_the_legend() -> None:
     svg = picture_of(spans())
     assert ">all</text>" in svg, "its bar is wide"
     assert ">span: all, part, aside</text>" in svg
+
+
+def test_a_span_without_a_name_has_no_label() -> None:
+    scene = spans()
+    nameless = tuple(replace(each, text="") for each in scene.names)
+    assert "<text" in picture_of(replace(scene, names=nameless))
 
 
 def test_cells_of_heat_touch() -> None:

@@ -113,7 +113,7 @@ export function ticksOf(from, to, most) {
       const value = (number * step) / scale;
       ticks.push([number * step, `${Number(value.toFixed(Math.min(places, 12)))} ${unit}`]);
     }
-    if (wanted < 1e-6) break;
+    if (!(wanted >= 1e-6)) break;
   }
   return ticks;
 }

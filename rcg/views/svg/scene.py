@@ -200,6 +200,8 @@ class _Picture:
             labels = [scene.labels(bar)[::-1] for bar in last.values()]
             lengths = [max(width_of(each, 1, bold=True) for each in each_form)
                        for each_form in zip(*labels, strict=False)]  # fmt: skip
+            if not lengths:  # a span may have no name
+                continue
             width = float(np.quantile(placed.width[own], 1 - NEARLY_ALL))
             height = bands[int(placed.band[own[0]])].height
             of = calls if scene.is_numbered[placed.row[own[0]]] else spans
