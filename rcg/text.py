@@ -160,6 +160,8 @@ def spread_text(ratio: float | None, spread: float | None) -> str:
 def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[int, str]]:
     """Return the ticks of an axis: how far from its start, and their labels, all in one unit.
 
+    There are at least two, unless it is shorter than a nanosecond.
+
     Args:
         duration_ns: How long the axis is.
         most: How many ticks there may be, about.
@@ -172,18 +174,19 @@ def ticks_of(duration_ns: float, most: int, first_ns: float = 0) -> list[tuple[i
     >>> ticks_of(3_000_000, 3, 869_400_000)
     [(600000, '870 ms'), (1600000, '871 ms'), (2600000, '872 ms')]
     """
-    wanted = max(duration_ns, 1) / max(most, 1)
-    power = 10.0 ** floor(log10(wanted))
-    step = next(power * each for each in (1, 2, 5, 10) if power * each >= wanted * 0.999)
-    step = max(1, round(step))
     begun = int(first_ns)
     end = begun + int(duration_ns)
-    most = max(abs(begun), abs(end))
-    scale, unit = next((each for each in _TIMES if most >= each[0]), _TIMES[-1])
-    return [
-        (at - begun, f"{_exact(at, scale)} {unit}")
-        for at in range(-(-begun // step) * step, end + 1, step)
-    ]
+    latest = max(abs(begun), abs(end))
+    scale, unit = next((each for each in _TIMES if latest >= each[0]), _TIMES[-1])
+    wanted = max(duration_ns, 1) / max(most, 1)
+    while True:
+        power = 10.0 ** floor(log10(wanted))
+        step = next(power * each for each in (1, 2, 5, 10) if power * each >= wanted * 0.999)
+        step = max(1, round(step))
+        moments = range(-(-begun // step) * step, end + 1, step)
+        if len(moments) > 1 or step == 1:
+            return [(at - begun, f"{_exact(at, scale)} {unit}") for at in moments]
+        wanted /= 2  # one tick says nothing about how long a part of the axis is
 
 
 def _figure(value: float, units: Sequence[tuple[int, str]]) -> str:

@@ -72,6 +72,9 @@ _LINKS: Final = (
 LINK_LOOKS: Final[tuple[Mapping[str, str], ...]] = _LINKS
 """The title, the colours and the dashes of links, by kind."""
 
+PATH_TITLE: Final = "critical path"
+"""What the line of the critical path is, in a legend."""
+
 _MAX_LINKS: Final = 4  # in a hover text
 
 # --- words ---------------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ LABELS: Final = {
     "serialization": [],
     "reference": ["{name}", "{bytes}"],
     "share": [],
-    "other": ["{name}"],
+    "other": ["{name}", "{short}"],
 }
 """The possible labels of a bar, the preferred one first."""
 
@@ -511,6 +514,17 @@ class Scene:
         return np.asarray(has[self.bars.name])
 
     @cached_property
+    def is_numbered(self) -> npt.NDArray[np.bool_]:
+        """Which bars are calls or parts of them, with a number in their label."""
+        is_around = np.isin(self.bars.kind, (TimeKind.WAITING, TimeKind.SERIALIZATION))
+        return np.asarray(self.where("call") & ~is_around)
+
+    @cached_property
+    def initials(self) -> dict[str, str]:
+        """The methods that labels have the initials of, by these."""
+        return {name.initial: name.text for name in self.names if name.initial}
+
+    @cached_property
     def depth(self) -> int:
         """The scale of all queues: the depth of the deepest one."""
         return max((each.most for each in self.steps), default=0)
@@ -523,6 +537,11 @@ class Scene:
             return time_text(time_ns)
         count = count_text(time_ns / CALL_NS)
         return f"{count} call{'' if count == '1' else 's'}"
+
+    @property
+    def queue_text(self) -> str:
+        """What the steps of queues are, and up to how many; "" without any."""
+        return f"{self.queued}, up to {self.depth_text(self.depth)}" if self.depth else ""
 
     def depth_text(self, depth: int) -> str:
         """Return a depth of a queue."""
@@ -565,6 +584,8 @@ class Scene:
             "took": self.time_text(took),
             "at": self.time_text(int(bars.start[bar])),
         }
+        if name.group:
+            values["short"] = brief(name.text.replace(f" {name.group}", ""))
         if name.call is not None:
             values["call"] = str(name.call)
         if name.batch is not None:
@@ -782,6 +803,9 @@ class Scene:
                        "slots": each.slots} for each in steps],
             "depth": self.depth,
             "queued": self.queued,
+            "queue_key": self.queue_text,
+            "initials": self.initials,
+            "path_title": PATH_TITLE,
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},
             "slots": dict(self.slots),

@@ -97,6 +97,9 @@ def test_the_views_of_a_saved_page_zoom_and_share_what_is_selected(
     assert page.locator("[data-view]:not(script)").count() == 0  # their pictures are gone
     assert page.locator(".rcg-figure svg").count() == 2  # the profile, wide and narrow, is not
     screenshot(page, f"page-{scheme}")
+    keys = timeline.locator(".rcg-key").all_inner_texts()
+    assert "critical path" in keys
+    assert any(each.startswith("values on their way") and "up to" in each for each in keys)
     span = float(data(timeline)["to"]) - float(data(timeline)["from"])
     timeline.get_by_label("zoom in").click()
     wait_for(timeline, f"data.to - data.from < {span} * 0.7")
@@ -153,6 +156,11 @@ def test_a_phone_shows_it_without_scrolling_aside_and_fingers_scroll_and_zoom(
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     screenshot(page, "page-phone")
     timeline = page.locator(".rcg-timeline")
+    assert timeline.evaluate("(card) => card.rcgLanes.gutter / card.rcgLanes.width") <= 0.2
+    zoom = timeline.locator(".rcg-zoom button").evaluate_all(
+        "(found) => found.map((each) => each.getBoundingClientRect().top)"
+    )
+    assert len(zoom) == 3 and len(set(zoom)) == 1, "minus, plus and all are in one line"
     timeline.scroll_into_view_if_needed()
     frame = timeline.locator("canvas").first.bounding_box()
     assert frame is not None

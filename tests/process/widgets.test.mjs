@@ -17,8 +17,8 @@ for (const name of ["common", "lanes", "panel", "scene", "topology", "monitor", 
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
-const { barAt, closeUp, labelOf, litOf, rowOf, visibleIn } = await load("lanes");
-const { alikeSums, extentsOf, foundBy, hitsOf, runsOf, sumsOf, withoutChannel } = await load("panel");
+const { barAt, closeUp, fitsOn, labelOf, litOf, rowOf, visibleIn, writingsOf } = await load("lanes");
+const { alikeSums, countOfHits, extentsOf, foundBy, hitsOf, runsOf, sumsOf, withoutChannel } = await load("panel");
 const { Words, filled, linksOf, queueSteps } = await load("scene");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
@@ -141,7 +141,8 @@ test("text keeps both its ends, or whole words", () => {
   assert.equal(labelOf(["fwd 561", "561"], 60, measure), "fwd 561");
   assert.equal(labelOf(["fwd 561", "561"], 40, measure), "561");
   assert.equal(labelOf(["fwd 561", "561"], 20, measure), "");
-  assert.equal(labelOf([""], 20, measure), "");
+  assert.equal(labelOf([], 20, measure), "");
+  assert.equal(labelOf(["allreduce g0", "allreduce"], 40, measure), ""); // rather nothing than half of it
 });
 
 test("visible bars are found as a plain search finds them", () => {
@@ -226,6 +227,40 @@ for (const { name, payload, bars } of told) {
     assert.deepEqual(bars.map((_, bar) => [words.labels(bar), words.hover(bar)]), bars);
   });
 }
+
+test("a search counts what was measured, and says how much was not", () => {
+  const scene = { head: { kinds: ["compute", "predicted", "ideal"] }, columns: { kind: Uint8Array.of(0, 0, 1, 0, 2, 2) }, isMedian: (bar) => bar === 3, countOf: (bar) => (bar ? 1 : 1000) };
+  assert.equal(countOfHits(Uint8Array.of(1, 1, 0, 1, 0, 0), scene), "1,001 found"); // the fourth stands for others
+  assert.equal(countOfHits(Uint8Array.of(0, 1, 1, 0, 1, 1), scene), "1 found, and 1 predicted, and 2 ideal");
+  assert.equal(countOfHits(Uint8Array.of(0, 0, 1, 0, 0, 0), scene), "0 found, and 1 predicted");
+});
+
+// As in tests/unit/test_views_numbering.py.
+const alike = (method, width, height = 24) => ({ method, width, height, lengths: [0.7, 1.4, 4.2] });
+const writing = (form, size, isTurned) => ({ form, size, isTurned });
+
+test("the longest label that fits on all is chosen for all", () => {
+  assert.deepEqual(writingsOf([alike("f", 60), alike("f", 90)]), [writing(2, 11.5, false), writing(2, 11.5, false)]);
+  assert.deepEqual(writingsOf([alike("f", 60), alike("f", 22)]), [writing(1, 11.5, false), writing(1, 11.5, false)]);
+  assert.deepEqual(writingsOf([]), []);
+});
+
+test("a number that is too wide is smaller and then turned", () => {
+  const found = [9.6, 8.6, 7.9, 7.3, 7.1].map((width) => writingsOf([alike("f", width)])[0]);
+  assert.deepEqual(found, [writing(0, 11.5, false), writing(0, 10, false), writing(0, 9, false), writing(0, 8.5, true), null]);
+  assert.deepEqual(writingsOf([alike("f", 7.3, 9)]), [null]);
+  assert.ok(fitsOn(writing(0, 10, true), 1.4, 8.4, 18) && !fitsOn(writing(0, 10, true), 1.4, 8.4, 17));
+});
+
+test("one size for a method, and what cannot have a label hinders none", () => {
+  const found = writingsOf([alike("f", 7.3), alike("f", 9.6), alike("g", 9.6), alike("h", 3)]);
+  assert.deepEqual(found, [writing(0, 8.5, true), writing(0, 8.5, true), writing(0, 11.5, false), null]);
+});
+
+test("an axis has two ticks at least", () => {
+  assert.deepEqual(ticksOf(385e3, 777e3, 1).map(([, text]) => text), ["400 ms", "600 ms"]);
+  assert.deepEqual(ticksOf(390e3, 590e3, 1).map(([, text]) => text), ["400 ms", "500 ms"]);
+});
 
 test("executions have an extent", () => {
   const bars = { start: [0, 5, 20], duration: [2, 4, 1], execution: [7, 7, 8] };

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcg.compiler import compile_graph
 from rcg.ir.plan import Plan
 from rcg.trace.measured import measured_of
 from rcg.trace.trace import Trace
@@ -29,7 +28,7 @@ from rcg.views.svg.pictures import topology_payload
 from tests.unit.approved import check_approved
 from tests.unit.random_graphs import Case, cases
 from tests.unit.tensors_by_hand import tensor_trace
-from tests.unit.test_views_nodes import GRAPH, NODES
+from tests.unit.trace_by_hand import NODES_PLAN
 from tests.unit.views_plans import (
     Builder,
     all_to_all,
@@ -55,8 +54,7 @@ def measured(trace: Trace) -> Diagram:
 
 
 def nodes() -> Diagram:
-    plan = compile_graph(GRAPH, NODES, "cafe", 4).plan
-    return diagram_of(topology_of(plan, addresses={"n1": "10.0.0.2"}))
+    return diagram_of(topology_of(NODES_PLAN, addresses={"n1": "10.0.0.2"}))
 
 
 def gather() -> Plan:

@@ -36,7 +36,7 @@ from tests.unit.traces import graph_trace, trace
         (report_of(does("a0", "dead"), does("a1", "waiting"), state="broken"), "a0 (Stage) died"),
         (
             report_of(does("a0", "dead"), does("a1", "dead"), state="closed"),
-            "a0 (Stage) and 1 more died",
+            "a0 (Stage) and 1 more died; torn down",
         ),
         (report_of(does("a0", "ended"), state="closed"), "torn down"),
         (report_of(does("a0", "ended"), state="broken"), "broken"),

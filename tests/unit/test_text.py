@@ -36,6 +36,15 @@ def test_numbers_that_are_not_finite_are_not_known(number: float) -> None:
         assert show(number).startswith("-") and not any(map(str.isalnum, show(number)[:1]))
 
 
+def test_an_axis_has_two_ticks_even_where_little_fits() -> None:
+    assert [label for _, label in text.ticks_of(200_000_000, 1, 390_000_000)] == [
+        "400 ms",
+        "500 ms",
+    ]
+    assert all(len(text.ticks_of(10**8 + 3, 2, first)) >= 2 for first in range(0, 10**8, 10**7))
+    assert len(text.ticks_of(0, 3, 7)) == 1, "a moment"
+
+
 @pytest.mark.parametrize("first", [0, 1, 869_400_000, 123_456_789_012, -5_000])
 @pytest.mark.parametrize("duration", [1, 999, 3_000_000, 7_000_000_000])
 def test_ticks_are_exact_wherever_an_axis_begins(first: int, duration: int) -> None:

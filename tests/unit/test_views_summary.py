@@ -12,6 +12,7 @@ import pytest
 
 from rcg.trace.measured import Measured, summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
+from rcg.views.data.lettering import DOT
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
 from tests.unit.traces import changed, event, events, graph_trace, trace
@@ -27,6 +28,14 @@ def test_shares_are_as_wide_as_they_are_large() -> None:
         found = [float(each.get("width", "nan")) for each in rects if len(each)]
         a, a_waits, b, b_waits = (each / (found[0] + found[1]) for each in found)
         assert (a, a_waits, b, b_waits) == pytest.approx((0.6, 0.4, 0.2, 0.8), abs=0.02)
+
+
+def test_a_note_without_room_says_its_last_fact_and_cuts_no_figure() -> None:
+    rows = [CardRow("a5 (Pipe)", (3e6, 0, 0, 2e6, 0), f"299 ms {DOT} 1.49x slower", is_odd=True)]
+    card = ProfileCard("Profile", "", rows, [], note_title="busy per execution")
+    assert f">299 ms {DOT} 1.49x slower</text>" in summary_of(card, width=1040)
+    narrow = summary_of(card, width=360)
+    assert ">1.49x slower</text>" in narrow and "299 ms" not in narrow
 
 
 def test_a_card_of_nothing_says_what_to_do_and_an_axis_has_more_than_its_origin() -> None:

@@ -320,7 +320,7 @@ def test_each_actor_is_a_row_with_what_it_does_and_its_fullest_queue() -> None:
     assert [(row.label, row.state, row.doing) for row in rows] == [
         ("a0 (Stage)", "running", "work, execution 8"),
         ("a1 (Stage)", "waiting", "waits for a0, a2"),
-        ("a2 (Stage)", "dead", "died in read, execution 8"),
+        ("a2 (Stage)", "dead", "died in reading, execution 8"),
     ]
     assert [(row.queued, row.slots) for row in rows] == [(0, 0), (3, 4), (0, 10)]
     assert rows[0].memory == 120  # with its lane

@@ -99,18 +99,21 @@ export function countText(value) {
   return Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value);
 }
 
-/** Ticks of a time axis between two times in microseconds: position and label. All in one unit. */
+/** Ticks of a time axis between two times in microseconds: position and label. All in one unit, and at least two. */
 export function ticksOf(from, to, most) {
-  const wanted = Math.max(to - from, 1e-6) / Math.max(most, 1);
-  const power = 10 ** Math.floor(Math.log10(wanted));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
   const extent = Math.max(Math.abs(from), Math.abs(to));
   const [scale, unit] = TIMES.find(([least]) => extent >= least) ?? TIMES.at(-1);
-  const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   const ticks = [];
-  for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {
-    const value = (number * step) / scale;
-    ticks.push([number * step, `${Number(value.toFixed(Math.min(places, 12)))} ${unit}`]);
+  for (let wanted = Math.max(to - from, 1e-6) / Math.max(most, 1); ticks.length < 2; wanted /= 2) {
+    const power = 10 ** Math.floor(Math.log10(wanted));
+    const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999);
+    const places = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
+    ticks.length = 0;
+    for (let number = Math.ceil(from / step - 1e-9); number * step <= to + step * 1e-9; number += 1) {
+      const value = (number * step) / scale;
+      ticks.push([number * step, `${Number(value.toFixed(Math.min(places, 12)))} ${unit}`]);
+    }
+    if (!(wanted >= 1e-6)) break;
   }
   return ticks;
 }
@@ -336,11 +339,12 @@ export class Card {
     this.tooltip.hidden = true;
   }
 
-  /** Shows a legend: pairs of a CSS class or a colour and its opacity, and words. */
+  /** Shows a legend: pairs of a CSS class, a colour and its opacity, or a letter, and words. */
   explain(entries) {
     this.legend.replaceChildren(
       ...entries.map(([sign, words]) => {
         const swatch = element("span", { class: "rcg-swatch" });
+        if (sign.letter) return element("span", { class: "rcg-key" }, element("b", {}, sign.letter), words);
         if (Array.isArray(sign)) [swatch.style.background, swatch.style.opacity] = sign;
         else swatch.classList.add(sign);
         return element("span", { class: "rcg-key" }, swatch, words);

@@ -8,7 +8,6 @@
 
 import { button, element, inkOn, lowerBound, mixed, shorten, ticksOf } from "./common.js";
 
-const FONT = "11.5px";
 const PAD_RIGHT = 14;
 const NOTE_GAP = 12;
 const AXIS_HEIGHT = 26;
@@ -30,6 +29,15 @@ const SEND_AFTER_MS = 60; // the window, to the views that are linked
 const CLOSE = 6; // pixels that a bar is wide at least when it is gone to
 const AROUND = 40; // its lengths that are shown then
 const MIN_AROUND = 0.5;
+const NARROW_CARD = 480; // pixels: there only names of processes are at the left
+// How labels are written: sizes, and whether turned by a right angle. As rcg/views/svg/numbering.py.
+const SIZES = [[11.5, false], [10, false]];
+const LAST_SIZES = [...SIZES, [9, false], [10, true], [8.5, true]];
+const DIGIT = 0.73; // how high a digit is, for a size of 1
+const LABEL_ROOM = 4;
+const NUMBER_ROOM = 1.5;
+const NEARLY_ALL = 0.9; // of alike bars: a label has to fit on so many
+const LEAST_LABELLED = 12; // pixels of height
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
@@ -93,12 +101,37 @@ export function litOf(added) {
   return [lit, sum];
 }
 
-/** The first label that fits; if none does, a shortened first label. */
+/** The first label that fits. If none does, an only label is shortened; others have a short form. */
 export function labelOf(labels, room, measure) {
-  const [best] = labels;
-  if (!best) return "";
   const fits = labels.find((each) => measure(each) <= room);
-  return fits ?? (room > 36 ? shorten(best, room, measure) : "");
+  return fits ?? (labels.length === 1 && room > 36 ? shorten(labels[0], room, measure) : "");
+}
+
+/** Whether a label of a length, for a font of size 1, fits on a bar. */
+export function fitsOn({ form, size, isTurned }, length, width, height) {
+  const along = length * size;
+  if (isTurned) return size * DIGIT + 1 <= width && along + LABEL_ROOM <= height;
+  return along + (form ? LABEL_ROOM : NUMBER_ROOM) <= width && size <= height;
+}
+
+/**
+ * How the labels of groups of alike bars are written, or null where they do not fit. All have one form,
+ * the longest that fits on all that can be labelled; the bars of a method have one size. A group has
+ * its `method`, the `width` that nearly all its bars have, their `height`, and how long its longest
+ * label of each form is, from the shortest form on (`lengths`).
+ */
+export function writingsOf(groups) {
+  const stepOf = ({ lengths, width, height }, form) => (form ? SIZES : LAST_SIZES).findIndex(([size, isTurned]) => fitsOn({ form, size, isTurned }, lengths[form], width, height));
+  const labelled = groups.filter((each) => stepOf(each, 0) >= 0);
+  let form = Math.min(...labelled.map(({ lengths }) => lengths.length)) - 1;
+  while (labelled.some((each) => stepOf(each, form) < 0)) form -= 1;
+  const steps = new Map();
+  for (const each of labelled) steps.set(each.method, Math.max(steps.get(each.method) ?? 0, stepOf(each, form)));
+  return groups.map((each) => {
+    if (stepOf(each, 0) < 0) return null;
+    const [size, isTurned] = LAST_SIZES[steps.get(each.method)];
+    return { form, size, isTurned };
+  });
 }
 
 export class Lanes {
@@ -209,9 +242,11 @@ export class Lanes {
     }
     const measure = (text, font) => this.measure(text, font);
     // Of all rows and tracks, so that a moment has one place in the views of a graph.
-    const label = Math.max(0, ...this.rows.map((row) => (row.label ? measure(row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
-    const sub = Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
-    const most = Math.max(64, Math.min(230, width * 0.3));
+    const isNarrow = width < NARROW_CARD;
+    const sub = isNarrow ? 0 : Math.max(...["queue", ...this.rows.map((row) => row.sub ?? "")].map((each) => measure(each, this.font)));
+    const most = isNarrow ? width * 0.2 : Math.min(230, width * 0.3);
+    const shown = (row) => shorten(row.label, most - 12, (text) => measure(text, this.boldFont)); // on a phone perhaps without its class
+    const label = Math.max(isNarrow ? measure("driver", this.boldFont) : 0, ...this.rows.map((row) => (row.label ? measure(isNarrow ? shown(row) : row.label, this.boldFont) + (row.isLane ? INDENT : 0) : 0)));
     this.subWidth = sub;
     const notes = this.rows.filter((row) => row.note).map((row) => measure(row.note, this.boldFont));
     this.noteRoom = notes.length ? NOTE_GAP + Math.ceil(Math.max(measure(this.scene.head.noted, this.font), ...notes)) : 0;
@@ -222,7 +257,8 @@ export class Lanes {
   takeColours() {
     const colour = (name) => this.card.colour(name);
     const family = getComputedStyle(this.card.root).fontFamily;
-    this.font = `${FONT} ${family}`;
+    this.family = family;
+    this.font = `${SIZES[0][0]}px ${family}`;
     this.boldFont = `600 12px ${family}`;
     this.widths.clear();
     this.paints = Object.fromEntries(
@@ -546,7 +582,7 @@ export class Lanes {
     const context = this.context;
     context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     context.clearRect(0, 0, this.width, this.viewHeight);
-    this.drawn = 0;
+    this.drawn = this.labelled = 0;
     const top = this.scroller.scrollTop;
     for (const row of this.shown) {
       if (row.isPinned) row.y = row.top + top;
@@ -555,6 +591,7 @@ export class Lanes {
     const inSight = this.shown.filter((row) => row.y + row.height > top && row.y < top + this.viewHeight);
     const numBars = inSight.reduce((sum, { bars }) => sum + (bars ? visibleIn(bars, ...this.span).reduce((first, end) => end - first) : 0), 0);
     this.isCrowded = numBars > CROWDED;
+    this.writings = this.isCrowded ? new Map() : this.written(inSight);
     context.translate(0, -top);
     const ticks = ticksOf(...this.span, Math.max(2, Math.floor(this.room / 90))).map(([at, text]) => [at, this.scene.head.in_calls ? this.scene.time(at) : text]);
     const within = (x, y, width, height, paint) => {
@@ -566,6 +603,7 @@ export class Lanes {
       context.restore();
     };
     this.tellPart();
+    this.spelt = new Set(); // the initials that labels have
     for (const [isPinned, from, to] of [[false, this.pinnedHeight, this.viewHeight], [true, 0, this.pinnedHeight]]) {
       const rows = inSight.filter((row) => row.isPinned === isPinned);
       if (!rows.length) continue;
@@ -592,12 +630,74 @@ export class Lanes {
       for (const x of marked) context.fillRect(x - 0.5, top, 1, this.viewHeight);
     }
     this.drawAxis(ticks);
+    this.scene.tellLetters(this.spelt);
     const data = this.card.root.dataset;
     data.slices = this.start.length;
     data.drawn = this.drawn;
+    data.labelled = this.labelled;
     data.from = this.span[0];
     data.to = this.span[1];
     data.drawMs = (performance.now() - began).toFixed(2);
+  }
+
+  /** How calls and spans in sight are labelled, by row and name: those that are alike in one way. */
+  written(rows) {
+    const { scene, duration, perUs } = this;
+    const found = new Map();
+    for (const row of rows) {
+      if (!row.bars || row.height < LEAST_LABELLED) continue;
+      const [first, last] = visibleIn(row.bars, ...this.span);
+      for (let at = first; at < last; at += 1) {
+        const bar = row.bars.indices[at];
+        const start = row.bars.starts[at];
+        const kind = scene.alikeOf(bar);
+        if (!kind || start < this.span[0] || start + duration[bar] > this.span[1]) continue;
+        const key = scene.keyOf(bar);
+        if (!found.has(key)) found.set(key, { kind, row, bars: [] });
+        found.get(key).bars.push(bar);
+      }
+    }
+    const writings = new Map();
+    for (const kind of ["call", "span"]) {
+      const own = [...found].filter(([, group]) => group.kind === kind);
+      const alike = own.map(([key, { row, bars }]) => {
+        const widths = bars.map((bar) => duration[bar] * perUs).sort((one, other) => one - other);
+        const whole = widths.filter((each) => each * 2 >= widths[widths.length >> 1]); // not parts of calls
+        const last = new Map(bars.map((bar) => [scene.columns.name[bar], bar])); // numbers ascend
+        const lengths = [];
+        for (const bar of last.values()) {
+          scene.labels(bar).reverse().forEach((label, form) => (lengths[form] = Math.max(lengths[form] ?? 0, this.measure(label, this.font) / SIZES[0][0])));
+        }
+        return { key, method: scene.words.nameOf(bars[0]).text, width: whole[Math.floor((whole.length - 1) * (1 - NEARLY_ALL))], height: row.height, lengths };
+      });
+      writingsOf(alike).forEach((writing, at) => writings.set(alike[at].key, writing));
+    }
+    return writings;
+  }
+
+  /** Writes the label of a bar into it. */
+  drawLabel(slice, from, to, y, height) {
+    const { context, scene } = this;
+    const labels = scene.labels(slice);
+    const width = to - from;
+    let [shown, size, isTurned] = ["", SIZES[0][0], false];
+    if (scene.alikeOf(slice)) {
+      const writing = this.writings.get(scene.keyOf(slice));
+      const label = writing && labels.at(-1 - writing.form);
+      if (label && fitsOn(writing, this.measure(label, this.font) / size, width, height)) [shown, size, isTurned] = [label, writing.size, writing.isTurned];
+    } else {
+      shown = width > LEAST_LABELLED ? labelOf(labels, width - 5, (each) => this.measure(each, this.font)) : "";
+    }
+    if (!shown) return;
+    context.font = `${size}px ${this.family}`;
+    context.save();
+    context.translate((from + to) / 2, y + height / 2 + 0.5);
+    if (isTurned) context.rotate(-Math.PI / 2);
+    context.fillText(shown, 0, 0);
+    context.restore();
+    this.labelled += 1;
+    const { initial } = scene.words.nameOf(slice);
+    if (initial && shown.startsWith(initial) && Number.isInteger(Number(shown.slice(initial.length)))) this.spelt.add(initial);
   }
 
   drawGround(rows, ticks) {
@@ -645,7 +745,7 @@ export class Lanes {
         context.textAlign = "right";
         context.fillText(row.note, this.width - 2, middle + 0.5);
       }
-      if (row.sub && row.height >= 8) {
+      if (row.sub && this.subWidth && row.height >= 8) {
         context.fillStyle = this.paints.faint;
         context.font = this.font;
         context.textAlign = "right";
@@ -824,15 +924,11 @@ export class Lanes {
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
-    if (width > 12 && height >= 12 && colour) {
-      const shown = labelOf(scene.labels(slice), width - 5, (each) => this.measure(each, this.font));
-      if (shown) {
-        context.font = this.font;
-        // Text on a faded bar has the colour of text on the background.
-        context.fillStyle = context.globalAlpha < 0.5 ? this.paints.faint : this.inks[bucket];
-        context.globalAlpha = 1;
-        context.fillText(shown, (from + to) / 2, y + height / 2 + 0.5);
-      }
+    if (height >= LEAST_LABELLED && colour) {
+      // Text on a faded bar has the colour of text on the background.
+      context.fillStyle = context.globalAlpha < 0.5 ? this.paints.faint : this.inks[bucket];
+      context.globalAlpha = 1;
+      this.drawLabel(slice, from, to, y, height);
     }
   }
 

@@ -11,6 +11,7 @@ const ALIKE = 3; // rows that are
 const SAME_SHARE = 0.03; // of the range: how far their times may differ,
 const SAME_PART = 0.2; // and of the longest of them,
 const TINY = 0.002; // unless it is so little of the range
+const MADE = new Set(["predicted", "ideal"]); // kinds of bars that were not measured
 const WHAT = ["process", "what", "kind"];
 
 /**
@@ -103,6 +104,19 @@ export function hitsOf(words, { name, row, kind, execution }) {
   return Uint8Array.from(name, (_, bar) => (words.every((word) => isFound(word, bar)) ? 1 : 0));
 }
 
+/** How many of the hits were measured, and how many others there are, in words. */
+export function countOfHits(hits, { head, columns, isMedian, countOf }) {
+  const counts = new Map([["", 0]]);
+  for (let bar = 0; bar < hits.length; bar += 1) {
+    if (!hits[bar] || isMedian(bar)) continue; // a row for several stands for bars that are counted
+    const kind = head.kinds[columns.kind[bar]];
+    const of = MADE.has(kind) ? kind : "";
+    counts.set(of, (counts.get(of) ?? 0) + countOf(bar));
+  }
+  const others = [...counts].filter(([of]) => of).map(([of, count]) => `, and ${countText(count)} ${of}`);
+  return `${countText(counts.get(""))} found${others.join("")}`;
+}
+
 /** When the first counted bar of each execution begins and its last one ends: [from, to] by execution. */
 export function extentsOf({ start, duration, execution }, isCounted) {
   const found = new Map();
@@ -147,11 +161,8 @@ export class Search {
     const { head, columns, lanes } = this.scene;
     const words = foundBy(text, head.names, head.rows, head.kinds);
     this.hits = words && hitsOf(words, columns);
-    let count = 0;
-    // A row for several stands for bars that are counted as well.
-    if (this.hits) for (let slice = 0; slice < columns.name.length; slice += 1) if (!this.scene.isMedian(slice) && this.isHit(slice)) count += this.scene.countOf(slice);
     const where = words?.some(({ turn }) => turn !== null) && head.sums ? " among the single bars" : "";
-    this.shown.textContent = this.hits ? `${countText(count)} found${where}` : "";
+    this.shown.textContent = this.hits ? `${countOfHits(this.hits, this.scene)}${where}` : "";
     lanes.choose(-1);
   }
 

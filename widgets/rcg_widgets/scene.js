@@ -85,6 +85,7 @@ export class Words {
       row: row.label, name: text, initial, execution: `${execution[bar]}`, number: `${call ?? execution[bar]}`,
       kind: this.head.kinds[kind[bar]], took: this.time(duration[bar]), at: this.time(start[bar]),
     };
+    if (group) values.short = text.replace(` ${group}`, "");
     if (call !== null) values.call = `${call}`;
     if (batch !== null) values.batch = `${batch}`;
     if (peer[bar] !== NOBODY) values.peer = this.head.rows[peer[bar]].label;
@@ -177,10 +178,17 @@ class Scene {
     this.longestOf = (bar) => (this.isSum(bar) ? longest[bar] : duration[bar]);
     const calls = Uint8Array.from(head.names, ({ role }) => (role === "call" ? 1 : 0));
     this.isCall = (bar) => calls[columns.name[bar]] === 1;
+    // Calls, each with its number, and spans are labelled like those in their row that are alike.
+    const kinds = head.names.map(({ role }) => (role === "call" || role === "span" ? role : ""));
+    this.alikeOf = (bar) => (columns.kind[bar] === WAITING || columns.kind[bar] === SERIALIZATION || this.isSum(bar) ? "" : kinds[columns.name[bar]]);
+    const texts = [...new Set(head.names.map(({ text }) => text))];
+    const textOf = head.names.map(({ text }) => texts.indexOf(text));
+    this.keyOf = (bar) => columns.row[bar] * texts.length + textOf[columns.name[bar]];
     this.chosen = new Set(); // the bars that the picked one is linked to
     this.causes = []; // the picked bar, the one that it waited for, and so on
     this.isPathShown = true;
     this.isOwn = false;
+    this.letters = [];
     this.takeSelection();
     card.root.classList.add("rcg-scene", `rcg-${head.view}`);
     this.makeRows();
@@ -555,12 +563,16 @@ class Scene {
     }
     card.controls.append(
       lanes.fitControl(),
-      button("−", "zoom out", () => lanes.zoom(1 / 0.6)),
-      button("+", "zoom in", () => lanes.zoom(0.6)),
-      button("all", "show all", () => {
-        lanes.choose(-1);
-        lanes.reset();
-      }),
+      element(
+        "span",
+        { class: "rcg-zoom" },
+        button("−", "zoom out", () => lanes.zoom(1 / 0.6)),
+        button("+", "zoom in", () => lanes.zoom(0.6)),
+        button("all", "show all", () => {
+          lanes.choose(-1);
+          lanes.reset();
+        }),
+      ),
     );
     if (head.sums) {
       const { until_us: until, bin_us: bin, bars } = head.sums;
@@ -569,6 +581,11 @@ class Scene {
       card.controls.append(button("single bars", "show the time that has single bars", () => lanes.show(until, head.range[1])));
     }
     this.explain();
+  }
+
+  /** Shows what the initials of methods are that labels have. */
+  tellLetters(used) {
+    for (const letter of this.letters) letter.parentElement.hidden = !used.has(letter.textContent);
   }
 
   explain() {
@@ -580,12 +597,17 @@ class Scene {
       entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : colour ? [colour, share] : "rcg-waiting");
     });
     const links = new Set(columns.link_kind);
+    const letters = head.view === "pipeline" ? [] : Object.entries(head.initials); // there each method has a colour
     card.explain([
       ...[...entries].map(([title, sign]) => [sign, title]),
+      ...letters.map(([letter, method]) => [{ letter }, method]),
       ["rcg-idle", head.ground],
+      ...(columns.path_row.length ? [["rcg-path-key", head.path_title]] : []),
       ...(links.has(EXCHANGE) || (links.has(VALUE) && head.view === "timeline") ? [["rcg-transfer", "transfer"]] : []),
       ...(links.has(COLLECTIVE) ? [["rcg-meeting", "collective"]] : []),
+      ...(head.queue_key ? [["rcg-queue-key", head.queue_key]] : []),
     ]);
+    this.letters = [...card.legend.querySelectorAll("b")];
     const found = head.view === "pipeline" ? "a cell: its micro-batch through all stages" : "a bar: its execution and its transfers";
     const hint = isTouched() ? `drag aside: pan · two fingers: zoom · tap ${found}` : `click ${found} · drag: zoom and sum · shift+drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all`;
     card.legend.append(element("span", { class: "rcg-hint" }, hint));

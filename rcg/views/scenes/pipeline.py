@@ -18,8 +18,8 @@ The *ideal* is the same plan with every call of a method taking the same time on
 median of the actors' medians in this execution, and without waiting beyond precedence (see
 ``ideal_starts``).
 
-The execution is the middle one of those that have all their calls in the trace: what begins and
-what ends is farthest away. Calls of other executions in that time are pale.
+The execution is one of those that the other views show at first (see ``excerpt_of``), in their
+middle. Calls of other executions in that time are pale.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from rcg.trace.measured import Measured
 from rcg.views.data.alike import Odd, odd_ones, odd_text
 from rcg.views.data.colours import EXECUTIONS, FAINT, OUTLINED, SOLID, TINTED, Look
 from rcg.views.data.colours import IDEAL as IDEAL_KIND
-from rcg.views.data.excerpts import whole_executions
+from rcg.views.data.excerpts import excerpt_of, whole_executions
 from rcg.views.data.lettering import DOT
 from rcg.views.data.microbatches import ideal_starts, microbatches_of
-from rcg.views.scene import IDEAL, NOBODY, Bars, Name, Scene
+from rcg.views.scene import IDEAL, NOBODY, Bars, Ints, Name, Scene
 from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.timeline import clock_words, cut_of
 
@@ -69,7 +69,7 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
     events, whole = whole_executions(measured)
     if not batches or not len(whole):
         return None
-    execution = int(whole[len(whole) // 2])
+    execution = _shown(measured, whole)
     events = events[table.execution[events] == execution]
     window = int(table.start_ns[events].min()), int(table.end_ns[events].max())
     cut = timeline or cut_of(measured, window, names)
@@ -88,7 +88,7 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
     labels = {row.process: row.label for row in scene.rows}
     slowness = [busy[process] / max(each, 1) for process, each in _sums(ideal_ns).items()]
     odd = odd_ones([labels[process] for process in busy], slowness)
-    where = f", the middle one of {len(whole):,}" if len(whole) > 1 else ""
+    where = f", one of {len(whole):,} complete ones" if len(whole) > 1 else ""
     words = [
         f"execution {execution}{where}",
         f"{plural(1 + max(batches.values()), 'micro-batch')}, numbered",
@@ -104,6 +104,14 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
         rows=tuple([replace(row, note=share_text(bubbles[row.process], 0)) for row in scene.rows]),
     )
     return _with_ideal(scene, starts, ideal_ns, execution)
+
+
+def _shown(measured: Measured, whole: Ints) -> int:
+    """Return which of the complete executions is shown: one that all other views show."""
+    part = excerpt_of(measured)
+    if part is not None and not part.is_open:
+        whole = whole[(whole >= part.first) & (whole <= part.last)]
+    return int(whole[len(whole) // 2])
 
 
 # --- figures -------------------------------------------------------------------------------------

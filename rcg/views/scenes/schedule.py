@@ -180,10 +180,8 @@ def _wide_enough(scene: Scene, most: int) -> int:
 
 
 def _explained(scene: Scene) -> list[str]:
-    """Return what rows and labels mean."""
-    words = ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
-    initials = {name.text: name.initial for name in scene.names if name.initial}
-    return words + [f"{initial} = {text}" for text, initial in initials.items()]
+    """Return what rows of several actors are."""
+    return ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
 
 
 def _count(scene: Scene) -> str:

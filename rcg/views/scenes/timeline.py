@@ -26,7 +26,7 @@ import numpy as np
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.index import crossings_of
 from rcg.ir.ops import Op, Pass
-from rcg.text import plural, time_text, visible
+from rcg.text import brief, plural, time_text, visible
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.intervals import without
 from rcg.trace.analysis.parts import Parts
@@ -38,6 +38,7 @@ from rcg.views.data.colours import (
     HIDDEN,
     KIND_LOOKS,
     SPAN,
+    Look,
 )
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.excerpts import Excerpt, excerpt_of
@@ -67,6 +68,7 @@ from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.path import path_within, paths_of
 
 _MAX_NAMES: Final = 1 << 16
+_MAX_TITLED: Final = 4  # spans that the legend names
 _MAX_DEPTH: Final = 8  # of spans inside spans
 _MOVES: Final = re.compile("nccl|Memcpy", re.IGNORECASE)  # how names of such kernels begin
 _HEIGHT: Final = 20.0
@@ -121,6 +123,15 @@ def _executions(scene: Scene) -> str:
         return "nothing ran"
     first, last = f"{executions.min():,}", f"{executions.max():,}"
     return f"executions {first} to {last}" if first != last else f"execution {first}"
+
+
+def _looks_of(spans: Sequence[str]) -> tuple[Look, ...]:
+    """Return the looks of kinds of time; that of spans has their names, if they are a few."""
+    texts = list(dict.fromkeys(spans))
+    if not 0 < len(texts) <= _MAX_TITLED:
+        return KIND_LOOKS
+    title = f"{KIND_LOOKS[SPAN].title}: {', '.join(map(brief, texts))}"
+    return (*KIND_LOOKS[:SPAN], replace(KIND_LOOKS[SPAN], title=title), *KIND_LOOKS[SPAN + 1 :])
 
 
 def cut_of(
@@ -385,7 +396,7 @@ class _Cut:
             end,
             tuple([self._rows[at] for at in order]),
             tuple(self._numbers),
-            KIND_LOOKS,
+            _looks_of([each.text for each in self._numbers if each.role == "span"]),
             "idle",
             bars,
             Links.of(self._links()).moved(moved),

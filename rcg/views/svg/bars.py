@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rcg.views.data.lettering import SMALL, width_of
+from rcg.views.data.lettering import SMALL
 from rcg.views.svg.canvas import Canvas
 from rcg.views.svg.looks import Look
 
@@ -37,7 +37,7 @@ _LABEL_BYTES: Final = 60
 _MAX_HOVERS: Final = 900
 _MAX_LABELS: Final = 900
 MIN_TEXT_HEIGHT: Final = 12.0
-_MIN_TEXT_WIDTH: Final = 12.0
+_MIN_TEXT_WIDTH: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,19 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """A text on a bar: how large, and whether it is turned by a right angle."""
+
+    text: str
+    size: float = SMALL
+    is_turned: bool = False
+
+
+LabelOf = Callable[[int, float, float], Label | None]
+"""Returns the label of a row's bar of a width and a height."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """The shapes, from back to front, their labels, and the rows of the merged bars."""
 
@@ -88,16 +101,16 @@ def draw(
     bars: Placed,
     plot_width: float,
     *,
-    labels_of: Callable[[int], Sequence[str]],
+    label_of: LabelOf,
     hover_of: Callable[[int], str],
     budget: int,
     finest: int = 1,
 ) -> Drawn:
     """Draw bars into a plot whose left end is at 0.
 
-    ``labels_of`` returns the possible labels of a row's bar, the preferred one first, and
-    ``hover_of`` its hover text. ``budget`` is the approximate limit of the drawing's bytes. Bars
-    that are narrower than ``finest`` pixels are merged in any case.
+    ``label_of`` returns the label of a row's bar, and ``hover_of`` its hover text. ``budget`` is
+    the approximate limit of the drawing's bytes. Bars that are narrower than ``finest`` pixels are
+    merged in any case.
     """
     groups = _Groups(bars, len(looks))
     has_labels = any(band.height >= MIN_TEXT_HEIGHT for band in bands)
@@ -128,7 +141,7 @@ def draw(
     ]
     single = np.flatnonzero(is_single)
     shapes += _singles(bands, looks, bars, single, hover_of if is_hovering else None)
-    labelled = _labels(canvas, bands, looks, bars, single, labels_of)
+    labelled = _labels(canvas, bands, looks, bars, single, label_of)
     return Drawn(shapes, labelled, bars.row[~is_single])
 
 
@@ -229,9 +242,8 @@ def _singles(
         for row in rows.tolist():
             band, width = bands[bars.band[row]], float(bars.width[row])
             # Leave a small gap between bars if there is room for it.
-            found.append(
-                (float(bars.left[row]), band.y, width - 0.6 if width > 4 else width, band.height)
-            )
+            gap = look.gap if width > 4 else 0.0
+            found.append((float(bars.left[row]), band.y, width - gap, band.height))
         if hover_of is None:
             shapes.append(f'<path{look.attributes} d="{_boxes(found)}"/>')
             continue
@@ -253,9 +265,9 @@ def _labels(
     looks: Sequence[Look],
     bars: Placed,
     single: Ints,
-    labels_of: Callable[[int], Sequence[str]],
+    label_of: LabelOf,
 ) -> list[str]:
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, float], list[str]] = {}
     wide = single[bars.width[single] >= _MIN_TEXT_WIDTH]
     if len(wide) > _MAX_LABELS:
         wide = np.sort(wide[np.argsort(-bars.width[wide], kind="stable")[:_MAX_LABELS]])
@@ -263,17 +275,20 @@ def _labels(
         band, width = bands[bars.band[row]], float(bars.width[row])
         if band.height < MIN_TEXT_HEIGHT:
             continue
-        for label in labels_of(int(bars.row[row])):
-            if width_of(label, SMALL, bold=True) <= width - 4:
-                x = float(bars.left[row]) + width / 2
-                y = band.middle + SMALL * 0.36
-                text = f'<text x="{_short(x)}" y="{_short(y)}">{escape(label)}</text>'
-                groups.setdefault(looks[bars.look[row]].text, []).append(text)
-                break
+        label = label_of(int(bars.row[row]), width, band.height)
+        if label is None:
+            continue
+        x, y = float(bars.left[row]) + width / 2, band.middle
+        turn = f' transform="rotate(-90 {_short(x)} {_short(y)})"' if label.is_turned else ""
+        text = (
+            f'<text x="{_short(x)}" y="{_short(y + label.size * 0.36)}"{turn}>'
+            f"{escape(label.text)}</text>"
+        )
+        groups.setdefault((looks[bars.look[row]].text, label.size), []).append(text)
     return [
-        f'<g{canvas.paint(role)} font-size="{SMALL:g}" font-weight="600" text-anchor="middle" '
+        f'<g{canvas.paint(role)} font-size="{size:g}" font-weight="600" text-anchor="middle" '
         f'stroke-width="3" paint-order="stroke" pointer-events="none">{"".join(texts)}</g>'
-        for role, texts in groups.items()
+        for (role, size), texts in groups.items()
     ]
 
 

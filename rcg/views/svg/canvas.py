@@ -51,7 +51,7 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "faint": (Paint("fill", "#59626e", "#a3adb9"),),
     "grid": (Paint("stroke", "#e3e7eb", "#252d37"),),
     "lane": (Paint("fill", "#f4f6f8", "#171d25"),),
-    "idle-line": (Paint("stroke", "#dde2e7", "#28313c"),),
+    "idle-line": (Paint("stroke", "#c9d0d8", "#3f4b5a"),),
     "wait": (Paint("fill", "#e6e9ed", "#2a323d"),),
     "wait-line": (Paint("stroke", "#bcc4cd", "#4d5967"),),
     "on-idle": (Paint("fill", "#59626e", "#a3adb9"), Paint("stroke", "#f4f6f8", "#171d25")),

@@ -23,11 +23,13 @@ class Look:
         attributes: The attributes of a bar, with a leading space.
         text: The role of text on it.
         radius: The radius of its corners.
+        gap: What is left free between it and the next one, in pixels.
     """
 
     attributes: str
     text: str
     radius: float = 2.0
+    gap: float = 0.6
 
 
 def looks_of(canvas: Canvas, looks: Iterable[colours.Look]) -> list[Look]:
@@ -104,7 +106,7 @@ def _look(canvas: Canvas, look: colours.Look) -> Look:
             share = f"{look.share:g}".removeprefix("0")
             return Look(f' fill="{colour}" fill-opacity="{share}" stroke="{colour}"', "text")
         case colours.SHADED:
-            return Look(f' fill="{colour}" fill-opacity="{look.share:g}"', "text", 0.0)
+            return Look(f' fill="{colour}" fill-opacity="{look.share:g}"', "text", 0.0, gap=0.0)
     radius = 2.0 if look.height == 1 else 0.0
     return Look(f' fill="{colour}"', _on(canvas, colour), radius)
 

@@ -16,7 +16,8 @@ each, where the last of them arrived.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from rcg.views.scene import (
     COLLECTIVE,
     EXCHANGE,
     LINK_LOOKS,
+    PATH_TITLE,
     PREDICTION,
     VALUE,
     WIRE,
@@ -35,18 +37,20 @@ from rcg.views.scene import (
     Scene,
     Steps,
 )
-from rcg.views.svg.bars import MIN_TEXT_HEIGHT, Band, Placed, draw
+from rcg.views.svg.bars import MIN_TEXT_HEIGHT, Band, Label, Placed, draw
 from rcg.views.svg.canvas import WIDTH, Canvas, Paint
 from rcg.views.svg.lanes import RowChart
 from rcg.views.svg.looks import idle, legend_of, looks_of
+from rcg.views.svg.numbering import NEARLY_ALL, Alike, Writing, writings_of
 
 _MAX_BARS_BYTES: Final = 210_000
 _MAX_VALUES: Final = 16  # lines from writes to reads
 _MAX_JOINS: Final = 48  # lines of tensors, and of collectives
 _NARROW: Final = 4  # pixels: bars that are narrower are shares of time
-_ROWS_PER_NUMBER: Final = 6  # the number of an execution is repeated after so many processes
 _MAX_NUMBERS: Final = 400
 _LEAST_NUMBERED: Final = 2  # pixels
+_THIN: Final = 0.16  # the height of what is in no method, of its row
+_BESIDE: Final = 9.5  # the size of numbers beside bars
 _DOT: Final = 2.4
 _LEAST_STEP: Final = 1.5
 _PATH_WIDTH: Final = 2.2
@@ -81,10 +85,15 @@ class _Picture:
         self._chart = RowChart(self._canvas, scene, width)
         self._bands = self._chart.bands
         self._scale = self._chart.plot_width / max(scene.end - scene.begin, 1)
+        self._is_alike = scene.is_numbered | scene.where("span")
+        self._initials: set[str] = set()  # that labels have
 
     def text(self, title: str, about: str) -> str:
         scene, chart = self._scene, self._chart
         placed, bands = self._placed()
+        groups = self._alike(placed, bands)
+        beside = self._numbers(placed, bands, groups) if scene.view == "schedule" else []
+        self._writings = self._written(placed, bands, groups)
         is_timeline = scene.view == "timeline"
         drawn = draw(
             self._canvas,
@@ -92,7 +101,7 @@ class _Picture:
             self._looks,
             placed,
             chart.plot_width,
-            labels_of=scene.labels,
+            label_of=self._label,
             hover_of=lambda bar: "\n".join(scene.hover(bar)),
             budget=_MAX_BARS_BYTES,
             finest=_NARROW if is_timeline else 1,
@@ -119,7 +128,7 @@ class _Picture:
             *collectives,
             *path,
             *drawn.labels,  # no line crosses them
-            *(self._numbers(placed, bands) if scene.view == "schedule" else []),
+            *beside,
         ]
         legend = self._legend(placed, kinds, has_path=bool(path))
         return chart.document(title, f" {DOT} ".join([*words, *note]), body, legend)
@@ -154,8 +163,85 @@ class _Picture:
         look = bars.look[row].astype(np.int64)
         return Placed(band, left[row], right[row] - left[row], look, row), bands
 
-    def _numbers(self, placed: Placed, bands: Sequence[Band]) -> list[str]:
-        """Return numbers beside calls that are too narrow for them, where nothing is done."""
+    def _alike(self, placed: Placed, bands: Sequence[Band]) -> dict[tuple[int, str], Ints]:
+        """Return the bars of calls and spans that are alike, by row and name, by time.
+
+        Neither those that the picture cuts off are among them, nor short parts of calls.
+        """
+        scene, height = self._scene, np.array([band.height for band in bands])[placed.band]
+        right = placed.left + placed.width
+        is_whole = (placed.left > 0) & (right < self._chart.plot_width)
+        is_whole &= self._is_alike[placed.row] & (height >= MIN_TEXT_HEIGHT)
+        texts = sorted({name.text for name in scene.names})
+        method = np.array([texts.index(name.text) for name in scene.names] or [0])
+        own = np.flatnonzero(is_whole)
+        row, of = scene.bars.row[placed.row[own]], method[scene.bars.name[placed.row[own]]]
+        order = np.lexsort((placed.left[own], of, row))
+        own, row, of = own[order], row[order], of[order]
+        ends = np.flatnonzero((np.diff(row) != 0) | (np.diff(of) != 0)) + 1
+        found = {}
+        for each in np.split(own, ends) if len(own) else []:
+            bar = int(placed.row[each[0]])
+            key = int(scene.bars.row[bar]), scene.names[scene.bars.name[bar]].text
+            found[key] = each[placed.width[each] * 2 >= np.median(placed.width[each])]
+        return found
+
+    def _written(
+        self, placed: Placed, bands: Sequence[Band], groups: Mapping[tuple[int, str], Ints]
+    ) -> dict[tuple[int, str], Writing | None]:
+        """Return how the bars of each group are labelled."""
+        scene = self._scene
+        calls: dict[tuple[int, str], Alike] = {}
+        spans: dict[tuple[int, str], Alike] = {}
+        for key, own in groups.items():
+            bars = placed.row[own]
+            # Numbers ascend: of bars with one name, the last one has the longest label.
+            last = {int(scene.bars.name[bar]): bar for bar in bars.tolist()}
+            labels = [scene.labels(bar)[::-1] for bar in last.values()]
+            lengths = [max(width_of(each, 1, bold=True) for each in each_form)
+                       for each_form in zip(*labels, strict=False)]  # fmt: skip
+            if not lengths:  # a span may have no name
+                continue
+            width = float(np.quantile(placed.width[own], 1 - NEARLY_ALL))
+            height = bands[int(placed.band[own[0]])].height
+            of = calls if scene.is_numbered[placed.row[own[0]]] else spans
+            of[key] = Alike(key[1], width, height, tuple(lengths))
+        return {
+            key: writing
+            for of in (calls, spans)
+            for key, writing in zip(of, writings_of([*of.values()]), strict=True)
+        }
+
+    def _label(self, bar: int, width: float, height: float) -> Label | None:
+        """Return the label of a bar: calls and spans as all alike ones."""
+        scene, labels = self._scene, self._scene.labels(bar)
+        if not self._is_alike[bar]:
+            fits = (each for each in labels if width_of(each, SMALL, bold=True) <= width - 4)
+            text = next(fits, "")
+            return Label(text) if text else None
+        key = int(scene.bars.row[bar]), scene.names[scene.bars.name[bar]].text
+        writing = self._writings.get(key)
+        if writing is None or writing.form >= len(labels):
+            return None
+        text = labels[-1 - writing.form]
+        if not writing.fits(width_of(text, 1, bold=True), width, height):
+            return None
+        self._note_initial(bar, text)
+        return Label(text, writing.size, writing.is_turned)
+
+    def _note_initial(self, bar: int, label: str) -> None:
+        """Keep in mind that a label has the initial of its method, for the legend."""
+        initial = self._scene.names[self._scene.bars.name[bar]].initial
+        if initial and label.removeprefix(initial).isdigit() and label.startswith(initial):
+            self._initials.add(initial)
+
+    def _numbers(
+        self, placed: Placed, bands: Sequence[Band], groups: dict[tuple[int, str], Ints]
+    ) -> list[str]:
+        """Return numbers beside calls that are too narrow for them, where nothing is done.
+
+        Groups that have them are taken out of ``groups``. All of a row have one, or none.
+        """
         scene, chart = self._scene, self._chart
         is_call = scene.where("call")[placed.row]
         lane = scene.bars.row[placed.row]
@@ -164,33 +250,35 @@ class _Picture:
         calls = calls[np.lexsort((placed.left[calls], lane[calls]))]
         is_last = np.append(lane[calls][1:] != lane[calls][:-1], True)[: len(calls)]
         following = np.append(placed.left[calls][1:], chart.plot_width)[: len(calls)]
-        ends = np.where(is_last, chart.plot_width, following)
-        places = {at: number for number, at in enumerate(self._bands)}
-        latest: dict[tuple[int, str], int] = {}
+        free = np.zeros(len(placed.row))
+        ends = placed.left[calls] + placed.width[calls]
+        free[calls] = np.where(is_last, chart.plot_width, following) - ends
         texts: list[str] = []
-        wide = placed.width[calls] >= _LEAST_NUMBERED
-        for at, end in zip(calls[wide].tolist(), ends[wide].tolist(), strict=True):
-            bar, width = int(placed.row[at]), float(placed.width[at])
-            labels = scene.labels(bar)
-            key, here = (int(scene.bars.execution[bar]), labels[-1]), places[int(lane[at])]
-            if here - latest.get(key, -_ROWS_PER_NUMBER) < _ROWS_PER_NUMBER:
+        for key, own in [*groups.items()]:
+            if not scene.is_numbered[placed.row[own[0]]]:
                 continue
-            band = bands[int(placed.band[at])]
-            room = width_of(labels[-1], SMALL, bold=True)
-            fits = min(width_of(label, SMALL, bold=True) for label in labels) <= width - 4
-            x = float(placed.left[at]) + width + 2
-            if band.height >= MIN_TEXT_HEIGHT and fits:
-                latest[key] = here
-            elif x + room + 3 <= end:
-                latest[key] = here
-                y = band.middle + SMALL * 0.36
-                texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{labels[-1]}</text>')
-            if len(texts) == _MAX_NUMBERS:
-                break
+            labels = [scene.labels(bar)[-1] for bar in placed.row[own].tolist()]
+            room = max(width_of(label, SMALL, bold=True) for label in labels)
+            width = float(np.quantile(placed.width[own], 1 - NEARLY_ALL))
+            if room + 1.5 <= width or width < _LEAST_NUMBERED:
+                continue
+            has_room = free[own] >= [width_of(x, _BESIDE, bold=True) + 5 for x in labels]
+            if has_room.mean() < NEARLY_ALL or len(texts) + len(own) > _MAX_NUMBERS:
+                continue
+            del groups[key]
+            for at, label in zip(own.tolist(), labels, strict=True):
+                if free[at] < width_of(label, _BESIDE, bold=True) + 5:
+                    continue
+                band = bands[int(placed.band[at])]
+                x = float(placed.left[at] + placed.width[at]) + 2
+                # Above the thin bar of what follows the call, which would read as a minus.
+                y = band.middle - band.height * _THIN / 2 - 1.5
+                texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{label}</text>')
+                self._note_initial(int(placed.row[at]), label)
         if not texts:
             return []
         return [
-            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{SMALL:g}" '
+            f'<g class="rcg-beside"><g{self._canvas.paint("on-idle")} font-size="{_BESIDE:g}" '
             f'font-weight="600" stroke-width="2.5" paint-order="stroke" pointer-events="none">'
             f"{''.join(texts)}</g></g>"
         ]
@@ -334,11 +422,15 @@ class _Picture:
     def _legend(self, placed: Placed, links: set[int], *, has_path: bool) -> list[tuple[str, str]]:
         canvas, scene = self._canvas, self._scene
         entries = legend_of(canvas, scene.looks, set(placed.look.tolist()))
+        for initial, method in scene.initials.items():
+            if initial in self._initials and scene.view != "pipeline":  # which has one colour each
+                letter = f'<text{canvas.paint("text")} x="4" y="9" font-weight="600">'
+                entries.append((f"{letter}{escape(initial)}</text>", method))
         if scene.ground:
             entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', scene.ground))
         if has_path:
             line = '<path{} fill="none" stroke-width="2.2" d="M0 2H6V8H14"/>'
-            entries.append((line.format(canvas.paint("path")), "critical path"))
+            entries.append((line.format(canvas.paint("path")), PATH_TITLE))
         for kind in sorted(links):
             paint, look = self._line_paint(kind), LINK_LOOKS[kind]
             dashes = ' stroke-dasharray="4 2"' if look["dashes"] else ""
@@ -348,5 +440,5 @@ class _Picture:
                 entries.append((sign, look["title"]))
         if any(each.row in self._bands for each in scene.steps) and scene.depth:
             step = f'<path{canvas.paint("queue")} d="M0 10v-3h5v-5h5v4h4v4z"/>'
-            entries.append((step, f"{scene.queued}, up to {scene.depth_text(scene.depth)}"))
+            entries.append((step, scene.queue_text))
         return entries

@@ -16,7 +16,7 @@ from rcg.text import brief, plural, share_text, shown_text, ticks_of, time_text,
 from rcg.trace.analysis.events import TimeKind
 from rcg.views.data.colours import TITLES
 from rcg.views.data.figures import HINTS, CardRow, ProfileCard
-from rcg.views.data.lettering import SIZE, SMALL, TITLE, width_of
+from rcg.views.data.lettering import DOT, SIZE, SMALL, TITLE, width_of
 from rcg.views.svg.bars import MIN_TEXT_HEIGHT
 from rcg.views.svg.canvas import MARGIN, Canvas
 from rcg.views.svg.lanes import fitting, heights_for
@@ -41,6 +41,12 @@ def summary_of(figures: ProfileCard, *, width: float = 1040) -> str:
     Key figures are beside the bars if the width has room for them, else below.
     """
     return _Summary(figures, width).text()
+
+
+def _whole_part(text: str, room: float, *, bold: bool) -> str:
+    """Return a note, or its last fact alone if there is no room for all: no figure is cut."""
+    is_whole = width_of(text, SMALL, bold=bold) <= room
+    return text if is_whole else text.rpartition(f" {DOT} ")[2]
 
 
 def _moved(shapes: list[str], x: float, y: float) -> list[str]:
@@ -142,7 +148,8 @@ class _Summary:
                 if texts[row]:
                     at = middle + SMALL * 0.36
                     style = {"role": "text", "bold": True} if each.is_odd else {}
-                    note = canvas.note(texts[row], end, at, width + 1, anchor="end", **style)
+                    text = _whole_part(texts[row], width, bold=each.is_odd)
+                    note = canvas.note(text, end, at, width + 1, anchor="end", **style)
                     shapes.append(note)
             y += self._bar + self._gap
         axis = self._axis(left, plot, y)
