@@ -37,7 +37,7 @@ from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.html.elements import card, themed
 from rcg.views.html.mimebundle import mimebundle
 from rcg.views.scenes.schedule import scene_of_simulation
-from rcg.views.svg.canvas import MARGIN, WIDTH, Canvas, Paint, swatch
+from rcg.views.svg.canvas import LEGEND_LINE, MARGIN, WIDTH, Canvas, Paint, swatch
 from rcg.views.svg.lanes import fitting, heights_for
 from rcg.views.svg.looks import Look, kind_entries, kind_looks
 from rcg.views.svg.scene import picture_of
@@ -308,11 +308,13 @@ def _changes_picture(
         (swatch(look), f"{sides[1]}: {meaning_of(word)}" if has_verdicts else sides[1])
         for word, look in looks.items()
     ]
-    shapes += canvas.legend(legend, MARGIN, MARGIN + 49, WIDTH - 2 * MARGIN).shapes
+    drawn = canvas.legend(legend, MARGIN, MARGIN + 49, ends[0] - columns[0] - MARGIN)
+    shapes += drawn.shapes
+    top = _TOP + drawn.height - LEGEND_LINE  # beside its last row stand the heads of the columns
     for name, x, column in zip((*sides, "ratio"), ends, columns, strict=True):
-        shapes.append(canvas.note(name, x, _TOP - 4, column, anchor="end"))
+        shapes.append(canvas.note(name, x, top - 4, column, anchor="end"))
     for row, (change, hover, most, text_of) in enumerate(groups):
-        y = _TOP + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
+        y = top + (_LINE + 4) * row + (10 if row > 1 else 0) + 2
         name = canvas.text(change.text, MARGIN, y + 14, widest + 1, bold=row < 2)
         shapes.append(f"<g><title>{escape(hover)}</title>{name}</g>" if hover else name)
         for at, value in enumerate((change.before, change.after)):
@@ -339,7 +341,7 @@ def _changes_picture(
                     anchor="end",
                 )
             )
-    height = _TOP + (_LINE + 4) * len(groups) + 10 + MARGIN
+    height = top + (_LINE + 4) * len(groups) + 10 + MARGIN
     return canvas.document(shapes, WIDTH, height, f"{answer}: {about}")
 
 

@@ -25,9 +25,9 @@ _MOST_STEPS = 64  # from an event to one that has a bar
 def causes_of(measured: Measured, bars: Bars) -> Ints:
     """Return the bar that each bar waited for, or that is before it in its row, or ``NONE``."""
     count = len(bars)
-    if not len(bars.event):
-        return np.full(count, NONE)
     depends, number = measured.dependencies, np.arange(count)
+    if not len(bars.event) or not len(depends.before):  # nothing has ended
+        return np.full(count, NONE)
     event = _rows_in(depends.table, measured.table, bars.event)
     is_known = event != NONE
     last = np.full(len(depends.table) + 1, NONE)  # the last bar of each event; of none, none

@@ -24,6 +24,7 @@ MONOSPACE: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace
 WIDTH: Final = 1080
 """The width of all pictures; that of small topologies is less."""
 
+LEGEND_LINE: Final = 18.0  # between rows of a legend
 MARGIN: Final = 24.0
 """The space at each edge of a picture."""
 
@@ -173,13 +174,13 @@ class Canvas:
         for shape, words in entries:
             width = 20 + width_of(words, SMALL) + 18
             if at > x and at + width - 18 > x + room:
-                at, row = x, row + 18
+                at, row = x, row + LEGEND_LINE
             shapes.append(
                 f'<g transform="translate({at:g} {row - 9:g})">{shape}</g>'
                 + self.note(words, at + 20, row, room)
             )
             at += width
-        return Legend(shapes, row - y + 18 if shapes else 0.0)
+        return Legend(shapes, row - y + LEGEND_LINE if shapes else 0.0)
 
     def document(self, body: Iterable[str], width: float, height: float, label: str) -> str:
         """Return the file: a background, and the shapes on it, from back to front.

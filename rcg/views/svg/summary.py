@@ -163,11 +163,15 @@ class _Summary:
         ticks = ticks_of(self._longest_ns, max(3, int(plot // 60)))
         lines = "".join(f"M{left + at * scale:.1f} 8V{bottom:g}" for at, _ in ticks)
         shapes = [f'<path{canvas.paint("grid")} d="{lines}"/>']
+        free = -MARGIN
         for at, label in ticks:
             x, room = round(left + at * scale, 1), width_of(label, SMALL)
             anchor = "end" if x + room / 2 > left + plot else "middle"
             x = left + plot if anchor == "end" else x
-            shapes.append(canvas.note(label, x, bottom + 13, room + 1, anchor=anchor))
+            begin = x - (room if anchor == "end" else room / 2)
+            if begin >= free:
+                shapes.append(canvas.note(label, x, bottom + 13, room + 1, anchor=anchor))
+                free = begin + room + 6
         return shapes
 
     def _latency(self, room: float) -> tuple[list[str], float]:
