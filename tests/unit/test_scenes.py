@@ -20,7 +20,7 @@ from rcg.trace.trace import Trace
 from rcg.views.data.colours import IDEAL, TITLES
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.packing import pack
-from rcg.views.scene import COLLECTIVE, Scene
+from rcg.views.scene import COLLECTIVE, NONE, Scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.prediction import MAX_SIMULATED
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
@@ -322,6 +322,11 @@ def test_a_call_that_has_not_returned_is_what_is_shown() -> None:
     assert part is not None and part.start_ns == 450
     waiting = graph_trace({}, opens={"a1": OpenOp(0, 0, 500, 500, 1)})
     assert excerpt_of(measure(waiting, 0, 900)) is None
+
+
+def test_of_a_call_that_is_all_that_is_recorded_nothing_is_the_cause() -> None:
+    scene = timeline_scene(measure(graph_trace({}, opens={"a0": OpenOp(1, 0, 10)}), 0, 100))
+    assert len(scene.bars) and (scene.causes == NONE).all()
 
 
 def test_a_prediction_that_does_not_fit_is_left_out_and_that_is_said() -> None:
