@@ -91,7 +91,6 @@ MISTAKES: dict[str, Callable[[Users], object]] = {
     "collective: no nodes": lambda user: allreduce.bind([]),
     "group: no actors": lambda user: create_collective_group([], "gloo"),
     # arrays, transports and weights
-    "rcg.empty": lambda user: rcg.empty("shape"),
     "register_tensor_transport": lambda user: rcg.register_tensor_transport(1, [], object),
     "publish: name": lambda user: weights.publish("", {}),
     "publish: model": lambda user: weights.publish("policy", 1),

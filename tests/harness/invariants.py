@@ -111,7 +111,7 @@ def check_path(measured: Measured) -> None:
     shares = [each.share for each in (*path.shares, *path.stalls)]
     assert isclose(sum(shares), 1, abs_tol=1e-9) and min(shares) >= 0
     drawn: Counter[str] = Counter()
-    for number, *times in zip(*measured.paths.lanes_of_all(), strict=True):
+    for number, *times in zip(*path.steps, strict=True):
         drawn[measured.graph.lanes[number].process] += int(times[1] - times[0])
     length = path.end_ns - path.start_ns
     for process, took in drawn.items():

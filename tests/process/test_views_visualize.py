@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from rcg.compiler import compile_graph
 from rcg.views.data.folding import fold
 from rcg.views.data.layout import lay_out
 from rcg.views.data.topology import topology_of
@@ -23,7 +22,7 @@ from rcg.views.scenes.topology import diagram_of, diagram_of_folded
 from rcg.views.svg.diagram import svg_of
 from rcg.views.text import ascii_of, dot_of
 from rcg.views.visualize import FORMATS, by_dot, visualize
-from tests.unit.test_views_nodes import GRAPH, NODES
+from tests.unit.trace_by_hand import NODES_PLAN
 from tests.unit.views_plans import ring_of_stages, scatter_gather, steps_around_allreduces
 
 TOPOLOGY = topology_of(scatter_gather(3))
@@ -170,7 +169,7 @@ def test_the_layouts(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
 def test_graphviz_places_what_rcg_draws() -> None:
     """The same boxes, lines and words; none is on another, and lines end at their boxes."""
-    nodes = compile_graph(GRAPH, NODES, "cafe", 4).plan
+    nodes = NODES_PLAN
     for plan in (scatter_gather(5), steps_around_allreduces(3), ring_of_stages(4, 3), nodes):
         folded = fold(topology_of(plan))
         ours, theirs = (diagram_of_folded(folded, None, lay_out=each) for each in (lay_out, by_dot))

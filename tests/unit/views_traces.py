@@ -202,8 +202,11 @@ def check_picture(svg: str) -> None:
                 bold=is_bold,
                 monospace="monospace" in style.get("font-family", ""),
             )
-            x -= {"middle": long / 2, "end": long}.get(style.get("text-anchor", ""), 0.0)
-            texts.append((element.text, x, y - 0.5 * size, x + long, y))
+            before = {"middle": long / 2, "end": long}.get(style.get("text-anchor", ""), 0.0)
+            if element.get("transform", "").startswith("rotate(-90 "):  # it reads upwards
+                texts.append((element.text, x - 0.5 * size, y - long + before, x, y + before))
+            else:
+                texts.append((element.text, x - before, y - 0.5 * size, x - before + long, y))
         elif element.tag.endswith("}rect") and "%" not in element.get("width", "0"):
             long, high = (float(element.get(name, "0")) for name in ("width", "height"))
             assert -0.5 <= x <= x + long <= width + 0.5, (element.attrib, x, width)

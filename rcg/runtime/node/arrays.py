@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from rcg.cluster import at_users_line
-
 _QUANTIZED: Final = ("torch.q",)  # dtypes of tensors that are more than their bytes
 
 Lender = Callable[[int], Any]
@@ -32,7 +30,6 @@ outside: Final[list[Lender]] = []
 """Lends memory where no graph's method runs: set by ``rcg.rdt``, which stands above."""
 
 
-@at_users_line
 def empty(shape: Any, dtype: Any = np.float64) -> Any:
     """Return a new array that lies in the shared memory of the graph whose method runs.
 

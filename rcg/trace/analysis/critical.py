@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Final, Self
@@ -179,6 +179,12 @@ def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, s
     ]
 
 
+PathSteps = tuple[Ints, Times, Times]
+"""The number of the lane of each step of a path, and when it begins and ends."""
+
+NO_STEPS: Final[PathSteps] = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class PathShare:
     """The share of one kind of time of one op in a long path, without stalls.
@@ -258,6 +264,7 @@ class SteadyPath:
         shares: The parts of the path, largest first. With ``stalls`` they add up to it.
         stalls: What was once much slower than usual, largest first; none in a graph that hangs.
         is_whole: Whether the path reaches back to its beginning.
+        steps: Its steps as columns, without those that are unknown, the latest first.
     """
 
     start_ns: int
@@ -265,6 +272,7 @@ class SteadyPath:
     shares: tuple[PathShare, ...]
     stalls: tuple[PathStall, ...]
     is_whole: bool
+    steps: PathSteps = field(repr=False, compare=False)
 
     @cached_property
     def groups(self) -> tuple[PathGroup, ...]:
@@ -304,11 +312,13 @@ class SteadyPath:
 
     def since(self, origin_ns: int) -> SteadyPath:
         """Return the same with times that count from an origin."""
-        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
-
-
-def _no_steps() -> tuple[Ints, Times, Times]:
-    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        lane, start, end = self.steps
+        return replace(
+            self,
+            start_ns=self.start_ns - origin_ns,
+            end_ns=self.end_ns - origin_ns,
+            steps=(lane, start - origin_ns, end - origin_ns),
+        )
 
 
 def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
@@ -418,16 +428,12 @@ class Paths:
         walk = self._walk_of(execution)
         return [] if walk is None else list(dict.fromkeys(walk.event.tolist()))
 
-    def lanes_of(self, execution: int) -> tuple[Ints, Times, Times]:
-        """Return the steps of the path of an execution as columns, without those that are unknown.
-
-        Returns:
-            For each step, the latest first, the number of its lane, and when it begins and ends.
-        """
+    def steps_of(self, execution: int) -> PathSteps:
+        """Return the steps of the path of an execution as ``SteadyPath.steps``."""
         walk = self._walk_of(execution)
         begun, until, _ = self._times(execution)
         if walk is None:
-            return _no_steps()
+            return NO_STEPS
         # At last the encoding of the inputs, by the driver, if that came before writing them.
         lane = np.append(self._table.lane[walk.event], 0)
         start, end = np.append(walk.start, begun), np.append(walk.end, until)
@@ -440,22 +446,6 @@ class Paths:
         The path ends with the last completion whose Write is in the trace: a driver may receive the
         last results before the actor that sent them has recorded its Write.
         """
-        if self._run is None:
-            return None
-        walk, first, last = self._run
-        return self._steady(walk, first, last)
-
-    def lanes_of_all(self) -> tuple[Ints, Times, Times]:
-        """Return the steps of the path through all executions as columns; see ``lanes_of``."""
-        if self._run is None:
-            return _no_steps()
-        walk, _, _ = self._run
-        kept = (walk.start < walk.end) & ~walk.is_unknown
-        return self._table.lane[walk.event[kept]], walk.start[kept], walk.end[kept]
-
-    @cached_property
-    def _run(self) -> tuple[Walk, int, int] | None:
-        """The steps through all executions, and where they begin and end."""
         executions = self.executions
         is_written = self._dependencies.is_written(executions.index)
         completed = np.where(is_written, executions.completed_ns, UNSEEN)
@@ -470,7 +460,7 @@ class Paths:
         event = self._dependencies.completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
-        return self._dependencies.walk(event, last, first), first, last
+        return self._steady(self._dependencies.walk(event, last, first), first, last)
 
     def until(self, process: str, end_ns: int) -> SteadyPath | None:
         """Return the path that led to the last event of a process."""
@@ -515,6 +505,7 @@ class Paths:
             for at, stall in self._stalls(walk, parts, which, last - first):
                 totals[at] -= round(stall.share * (last - first))
                 stalls.append(stall)
+        kept = (length > 0) & ~walk.is_unknown
         found = [
             replace(part, total_ns=total, share=total / (last - first))
             for part, total in zip(parts, totals.tolist(), strict=True)
@@ -526,6 +517,7 @@ class Paths:
             shares=tuple(sorted(found, key=lambda each: -each.total_ns)),
             stalls=tuple(sorted(stalls, key=lambda each: -each.share)),
             is_whole=not bool(walk.is_unknown.any() and length[walk.is_unknown].sum()),
+            steps=(table.lane[walk.event[kept]], walk.start[kept], walk.end[kept]),
         )
 
     def _stalls(

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from rcg.trace.analysis.critical import NO_STEPS, PathSteps
 from rcg.trace.measured import Measured
 from rcg.views.data.excerpts import Excerpt
 from rcg.views.scene import CriticalPaths, Ints
 
 _MAX_PATHS: Final = 400  # executions with a path of their own
-
-_Steps = tuple[Ints, Ints, Ints]  # the lane of each step, the latest first, and its two times
 
 
 def paths_of(measured: Measured) -> CriticalPaths:
@@ -22,22 +21,26 @@ def paths_of(measured: Measured) -> CriticalPaths:
     The first is that of the headline: from the last completion back to the first one. The rows are
     the numbers of lanes in the record; ``CriticalPaths.moved`` makes them rows.
     """
-    paths, executions = measured.paths, measured.executions
+    executions = measured.executions
     order = np.argsort(executions.completed_ns, kind="stable")
     timed = executions.index[order[executions.is_timed[order]]]
-    found: dict[int | None, _Steps] = {None: paths.lanes_of_all()}
-    found |= {each: paths.lanes_of(each) for each in timed[-_MAX_PATHS:].tolist()}
+    found: dict[int | None, PathSteps] = {None: _steps_of_all(measured)}
+    found |= {each: measured.paths.steps_of(each) for each in timed[-_MAX_PATHS:].tolist()}
     return _joined(found, measured.start_ns, measured.start_ns, measured.end_ns)
 
 
 def path_within(measured: Measured, part: Excerpt) -> CriticalPaths:
     """Return the path through all executions within a part of a recording."""
-    found: dict[int | None, _Steps] = {None: measured.paths.lanes_of_all()}
+    found: dict[int | None, PathSteps] = {None: _steps_of_all(measured)}
     return _joined(found, measured.start_ns, part.start_ns, part.end_ns)
 
 
+def _steps_of_all(measured: Measured) -> PathSteps:
+    return NO_STEPS if measured.path is None else measured.path.steps
+
+
 def _joined(
-    paths: dict[int | None, _Steps], origin_ns: int, start_ns: int, end_ns: int
+    paths: dict[int | None, PathSteps], origin_ns: int, start_ns: int, end_ns: int
 ) -> CriticalPaths:
     found = [_runs(steps, start_ns, end_ns) for steps in paths.values()]
     lane, begin, end = np.concatenate([np.empty((0, 3), np.int64), *found]).T
@@ -45,7 +48,7 @@ def _joined(
     return CriticalPaths(tuple(paths), lane, begin - origin_ns, end - origin_ns, until)
 
 
-def _runs(steps: _Steps, start_ns: int, end_ns: int) -> Ints:
+def _runs(steps: PathSteps, start_ns: int, end_ns: int) -> Ints:
     """Return steps by time, in a window, those in one lane that follow each other joined."""
     lane, *times = (each[::-1] for each in steps)
     start, end = (np.clip(each, start_ns, end_ns) for each in times)
