@@ -13,14 +13,7 @@ from rcg.dag import InputNode
 from rcg.trace.measured import summarize
 from tests.cluster.stage import Stage
 from tests.unit.test_trace_placement import places, recorded
-from tests.unit.test_trace_verdict import (
-    BUSY_NS,
-    SLOWER,
-    changed,
-    two_stages,
-    verdict,
-    with_layers,
-)
+from tests.unit.test_trace_verdict import off_processor, two_stages, verdict, with_layers
 from tests.unit.test_trace_what_if import pipeline
 from tests.unit.traces import trace
 
@@ -40,9 +33,7 @@ ADVISED = {
     "overlap": lambda: overlapping(overlap=False, move_ms=2),
     "no overlap": lambda: overlapping(overlap=True, move_ms=0.2, handing_ms=2.0),
     "cuts": lambda: verdict(with_layers(pipeline(), {"a0": (0.5, 0.5), "a1": (0.2, 0.2, 0.6)})),
-    "the lock": lambda: verdict(
-        changed(pipeline(SLOWER, window=3), "a1", processor_ns=(BUSY_NS // 2, BUSY_NS))
-    ),
+    "the lock": lambda: verdict(off_processor(0.5, 1.0)),
 }
 
 

@@ -223,7 +223,7 @@ def test_an_actor_without_torch_in_a_collective(workers, bare):
     with pytest.raises(CompileError, match=r"`pip install 'rcg\[torch\]'`") as caught:
         dag.compile()
     assert caught.value.node == "allreduce of Bare"
-    assert caught.value.actor == repr(bare)
+    assert caught.value.actor == "a1 (Bare)"
     assert f"test_collectives_authored.py:{dag._record.site.line}" in str(caught.value)
 
 
@@ -233,7 +233,7 @@ def test_an_actor_without_torch_at_an_edge(workers, bare):
         dag = bare.take.bind(made)
     with pytest.raises(CompileError, match=r"`pip install 'rcg\[torch\]'`") as caught:
         dag.compile()
-    assert (caught.value.node, caught.value.actor) == ("Worker.value", repr(bare))
+    assert (caught.value.node, caught.value.actor) == ("Worker.value", "a1 (Bare)")
     assert f"test_collectives_authored.py:{made._record.site.line}" in str(caught.value)
 
 

@@ -369,15 +369,15 @@ class Session:
             if view.age_s is None:
                 return Seen("nowhere, as its node had reported nothing yet")
             now, ops = view.now(process), self.plan.program(process).ops
+            node, site = None, None
             if not now.since_ns or now.op >= len(ops):
-                return Seen("before its first execution")
-            op, execution = ops[now.op], f"(execution {now.execution})"
-            if isinstance(op, Call | Collective):
+                text = "before its first execution"
+            elif isinstance(op := ops[now.op], Call | Collective):
                 node, site = name_of(self.plan, op), self.sites.get(op.node)
-                text = f"in {node} {execution}{f', bound at {site}' if site else ''}"
+                bound = f", bound at {site}" if site else ""
+                text = f"in {node} (execution {now.execution}){bound}"
             else:
-                node, site = None, None
-                text = f"{phrase_of(self.plan, process, now.op)} {execution}"
+                text = f"{phrase_of(self.plan, process, now.op)} (execution {now.execution})"
             gone_ns = self.control.members.gone_ns.get(process)
             if gone_ns is not None and isinstance(view, Snapshot):
                 text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
