@@ -679,7 +679,8 @@ def end_at_caller(error: BaseException) -> None:
     while trace is not None and is_ours(trace.tb_frame):
         trace = trace.tb_next
     is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
-    is_ours_to_say = _is_raised_by_us(whole) or _is_of_a_call(whole)
+    is_refusal = issubclass(kind, TypeError | ValueError) and _is_of_a_call(whole)
+    is_ours_to_say = _is_raised_by_us(whole) or is_refusal
     if is_meant or is_ours_to_say or _has_users_code(trace):
         BaseException.with_traceback(error, trace)  # a user's class may have its own
 

@@ -418,13 +418,13 @@ def _report(report: Any, dark: bool | None) -> Any:
             state,
             [row.label for row in rows],
             [row.first.for_s for row in rows],
-            [f"{state} {row.since}: {row.op}" for row in rows],
+            [f"{state} {row.since}: {row.where}" for row in rows],
             _STATES.get(state, "#b84a00"),
         )
         for state, rows in by_state.items()
     ]
     title, count = str(report.verdict), len(report.rows)
-    found = _figure(title, bars, dark, x="seconds in this op", rows=count)
+    found = _figure(title, bars, dark, x="seconds there", rows=count)
     found.update_layout(barmode="stack")
     return found
 
@@ -466,8 +466,10 @@ def ratio_ticks(ratios: Sequence[float]) -> list[float]:
 
     >>> ratio_ticks([0.18, 2.1]), ratio_ticks([0.9, 1.3])
     ([0.1, 0.2, 0.5, 1.0, 2.0, 5.0], [0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4])
+    >>> ratio_ticks([])
+    [0.98, 1.0, 1.02]
     """
-    low, high = min(1.0, *ratios), max(1.0, *ratios)
+    low, high = min([1.0, *ratios]), max([1.0, *ratios])
     if high / low < _NARROW:  # where a logarithm is nearly a line
         step = _step(high - low or 0.1)
         return [round(at * step, 6) for at in range(floor(low / step) - 1, ceil(high / step) + 2)]

@@ -57,7 +57,6 @@ MISTAKES: dict[str, Callable[[Users], object]] = {
     "map: not iterable": lambda user: user.graph.map(1),
     "map: in_flight": lambda user: user.graph.map([1], in_flight=0),
     "map: torn down": lambda user: list(user.done.map([1])),
-    "empty: shape": lambda user: user.graph.empty("shape"),
     "empty: torn down": lambda user: user.done.empty(1),
     "check_health": lambda user: user.done.check_health(),
     "report: timeout": lambda user: user.graph.report(timeout="soon"),

@@ -29,6 +29,7 @@ from tests.unit.approved import check_approved
 from tests.unit.random_graphs import Case, cases
 from tests.unit.tensors_by_hand import tensor_trace
 from tests.unit.trace_by_hand import NODES_PLAN
+from tests.unit.traces import changed
 from tests.unit.views_plans import (
     Builder,
     all_to_all,
@@ -115,6 +116,21 @@ def test_a_box_says_what_the_table_says() -> None:
         method = box.labels[0].text.partition(" ")[0]
         runs = np.concatenate([*figures.runs_of(box.ops).values()])
         assert float(np.median(runs)) == table[process, method]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_box_may_have_collectives_that_have_not_run(share: float) -> None:
+    """As in a recording that is cut, or of a graph that hangs."""
+    whole = simulated(steps_around_allreduces(2, 6), 1)
+    (graph,) = whole.graphs
+    ends = np.concatenate([lane.events["end_ns"] for lane in graph.lanes])
+    until = np.quantile(ends, share)
+    for lane in graph.lanes:
+        kept = lane.events[lane.events["end_ns"] <= until]
+        graph = changed(graph, lane.process, events=kept)
+    found = measured(Trace((graph,), whole.start_ns, int(until) + 1))
+    said = [text for box in found.boxes for text in box.words if "ran " in text]
+    assert said and any(box.kind == "collective" for box in found.boxes)
 
 
 def test_a_value_that_several_calls_take_is_one_value() -> None:

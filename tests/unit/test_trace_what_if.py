@@ -15,6 +15,8 @@ from rcg.trace.analysis.what_if import Replays, from_simulation
 from tests.unit.simulated_traces import Simulated, simulated
 from tests.unit.trace_by_hand import by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, measure
+from tests.unit.views_traces import pipeline as stages_of
+from tests.unit.views_traces import simulated as simulated_plan
 
 # Driver: Input 0, Write 1, Read 3; actors: Read 0, Call 1, Write 3.
 COSTS = {
@@ -108,6 +110,15 @@ def test_a_number_in_flight_that_changes_the_latency_only_says_so_first():
     assert "; throughput alike, 1.00x" in found.answer
     same = measure(pipeline(window=3)).replays.what_if(in_flight=3)
     assert same.answer.startswith("no change beyond the noise, 1.00x")
+
+
+@pytest.mark.parametrize("stages", [4, 40])
+def test_the_number_in_flight_of_now_changes_nothing(stages):
+    """The replays with and without a change are as long: the first window is filled more slowly."""
+    replays = measure(simulated_plan(stages_of(stages), 60).graphs[0]).replays
+    found = replays.what_if(in_flight=replays.measured.window)
+    assert found.speedup == pytest.approx(1.0, abs=1e-6)
+    assert replays.what_if(in_flight=2 * replays.measured.window).speedup <= 2.1
 
 
 def test_coding_is_scaled_apart_from_moving():

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from rcg import cluster
 from rcg.channels.base import GraphEnded, Signal
@@ -24,8 +24,8 @@ from rcg.descriptors import Descriptor
 from rcg.error_text import describe_error, shielded, shielding
 from rcg.errors import ActorDiedError, ChannelBroken, ChannelClosed, RcgError
 from rcg.ir.ids import DRIVER
-from rcg.ir.nodes import Site
-from rcg.ir.ops import Call, Collective
+from rcg.ir.nodes import KEEP, Site
+from rcg.ir.ops import Call, Collective, Op
 from rcg.ir.phrases import name_of, phrase_of
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import FIRST_NODE
@@ -96,6 +96,11 @@ class Seen(NamedTuple):
 
     def __str__(self) -> str:
         return self.text
+
+
+def _is_bound(op: Op) -> TypeGuard[Call | Collective]:
+    """Return whether an op is of a node that the user bound."""
+    return isinstance(op, Collective) or (isinstance(op, Call) and op.method != KEEP)
 
 
 class Session:
@@ -297,8 +302,10 @@ class Session:
             process = self.plan.host_of(process)
             lanes = [lane.id for lane in self.plan.lanes if lane.actor == process]
         label = self.plan.label(process)
-        last = self.last_seen(process)
-        seen = "".join([str(last), *[f"; {lane} {self.last_seen(lane)}" for lane in lanes]])
+        last, *of_lanes = (self.last_seen(each) for each in (process, *lanes))
+        pairs = zip(lanes, of_lanes, strict=True)
+        seen = "".join([str(last), *[f"; {lane} {each}" for lane, each in pairs]])
+        ran = next((each for each in (last, *of_lanes) if each.node), last)
         if ending.how is How.FAILED:
             return ChannelBroken(f"{label} left the compiled graph: {ending}", peer=label)
         if ending.how is How.EXITED:
@@ -306,8 +313,8 @@ class Session:
                 f"The actor {label} has exited: {ending.why}. It was last seen {seen}. The "
                 "other actors are usable: tear this graph down and compile a new one.",
                 actor=label,
-                node=last.node,
-                site=last.site,
+                node=ran.node,
+                site=ran.site,
                 actor_id=cluster.actor_id(self.handles[process]),
             )
         is_alive, why = self._ask_ray(process)
@@ -323,8 +330,8 @@ class Session:
             f"The actor {label} died unexpectedly: {how}. It was last seen {seen}. The "
             f"other actors are usable: tear this graph down and compile a new one. {why}",
             actor=label,
-            node=last.node,
-            site=last.site,
+            node=ran.node,
+            site=ran.site,
             actor_id=cluster.actor_id(self.handles[process]),
         )
 
@@ -372,7 +379,7 @@ class Session:
             node, site = None, None
             if not now.since_ns or now.op >= len(ops):
                 text = "before its first execution"
-            elif isinstance(op := ops[now.op], Call | Collective):
+            elif _is_bound(op := ops[now.op]):
                 node, site = name_of(self.plan, op), self.sites.get(op.node)
                 bound = f", bound at {site}" if site else ""
                 text = f"in {node} (execution {now.execution}){bound}"

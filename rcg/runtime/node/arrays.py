@@ -76,13 +76,6 @@ def empty(shape: Any, dtype: Any = np.float64) -> Any:
 
 def empty_in(lend: Lender | None, shape: Any, dtype: Any) -> Any:
     """Return a new array in memory that ``lend`` returns, or elsewhere; see ``empty``."""
-    try:
-        return _made_in(lend, shape, dtype)
-    except (TypeError, ValueError, MemoryError, RuntimeError) as error:
-        raise error.with_traceback(None) from None  # the library's words are meant for the user
-
-
-def _made_in(lend: Lender | None, shape: Any, dtype: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(dtype, getattr(torch, "dtype", ()))
     if is_tensor:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -53,6 +52,7 @@ _MAX_CHANGES_CHARS: Final = 100
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
 _WINDOWED_OPS: Final = 100_000  # in one with another number in flight
 _TIMES_WINDOW: Final = 8  # how many windows such a replay has
+_LEAST_WINDOWS: Final = 3  # how many that of a large plan has
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
 _NOTABLE: Final = 0.1  # of the latency, by which it changes
@@ -198,6 +198,10 @@ class Factors:
         )
 
 
+_Unchanged = tuple[tuple[float | None, float | None], list[str], dict[str, float]]
+"""The figures of a replay without changes, its notes, and the share that each process is busy."""
+
+
 class Replays:
     """Replays of one graph; what was measured, and the unchanged replay, are computed once.
 
@@ -227,9 +231,10 @@ class Replays:
         self.graph = table.graph
         self.executions = executions
         self.measured = measured
-        ops = sum(len(program.ops) for program in self.graph.plan.programs)
-        self._count = max(16, min(64, _REPLAYED_OPS // ops)) if count is None else count
+        self._ops = sum(len(program.ops) for program in self.graph.plan.programs)
+        self._count = max(16, min(64, _REPLAYED_OPS // self._ops)) if count is None else count
         self._found: dict[int, list[float]] = {}
+        self._replayed: dict[int, _Unchanged] = {}
 
     def what_if(
         self,
@@ -271,12 +276,14 @@ class Replays:
         }
         return self.with_changes(tuple(changes), changed, in_flight)
 
-    @cached_property
-    def _unchanged(self) -> tuple[tuple[float | None, float | None], list[str], dict[str, float]]:
-        window = self.measured.window
-        simulation, notes = _replay(self.graph.plan, self.measured, window, self._count)
-        figures = _figures(from_simulation(simulation))
-        return figures, notes, _busy(simulation)
+    def _unchanged(self, executions: int) -> _Unchanged:
+        """Return the replay without changes of so many executions, of as many as with changes."""
+        if executions not in self._replayed:
+            window = self.measured.window
+            simulation, notes = _replay(self.graph.plan, self.measured, window, executions)
+            figures = _figures(from_simulation(simulation))
+            self._replayed[executions] = figures, notes, _busy(simulation)
+        return self._replayed[executions]
 
     def with_changes(
         self,
@@ -316,7 +323,7 @@ class Replays:
         simulation, more = _replay(plan, changed(instead or measured.costs), window, executions)
         busy = _busy(simulation)
         graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
-        base, notes, was = self._unchanged
+        base, notes, was = self._unchanged(executions)
         real = self.executions.throughput, self.executions.latency_at(50)
         figures = zip(_figures(graph_then), base, real, strict=True)
         throughput, latency_ns = (
@@ -352,11 +359,14 @@ class Replays:
         """Return how many executions are replayed with so many in flight.
 
         They are many windows, because the first one is filled, and the last one emptied, at another
-        rate; 0 if that is more than is replayed.
+        rate; fewer of a large plan.
         """
-        ops = sum(len(program.ops) for program in self.graph.plan.programs)
-        count = _TIMES_WINDOW * window
-        return count if count * ops <= _WINDOWED_OPS else 0
+        times = _WINDOWED_OPS // (self._ops * window)
+        return window * min(max(times, _LEAST_WINDOWS), _TIMES_WINDOW)
+
+    def is_long_with(self, window: int) -> bool:
+        """Return whether the replay with so many in flight has as many windows as it should."""
+        return self.executions_with(window) == _TIMES_WINDOW * window
 
     def rate_at(self, window: int) -> float:
         """Return the throughput with so many executions in flight."""
@@ -382,7 +392,7 @@ class Replays:
         }
         window = measured.window
         simulation, _ = _replay(plan, replace(measured, costs=costs), window, self._count)
-        (was, _), *_ = self._unchanged
+        (was, _), *_ = self._unchanged(self._count)
         return _ratio(_figures(from_simulation(simulation))[0], was)
 
     def _periods(self, count: int) -> list[float]:

@@ -223,7 +223,8 @@ class _Words:
         longest = max(medians, key=medians.__getitem__)
         if row.kind == "collective":
             count = len(runs[longest])
-            own = [self.figures.ops[op] for op in _ops(row) if op[0].partition(".")[0] == longest]
+            ran = [op for op in _ops(row) if op in self.figures.ops]  # others did not, yet
+            own = [self.figures.ops[op] for op in ran if op[0].partition(".")[0] == longest]
             moved = bytes_text(sum(each.bytes for each in own) / count)
             waited = time_text(sum(each.waited_ns for each in own) / count)
             more = f"{moved} from a rank {DOT} waited {waited} for the others, the mean"
