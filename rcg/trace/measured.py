@@ -28,7 +28,7 @@ from rcg.compiler.simulate import Simulation
 from rcg.ir.index import Place
 from rcg.trace.analysis.comparison import Comparison, compare
 from rcg.trace.analysis.costs import MeasuredCosts, costs_of
-from rcg.trace.analysis.critical import Paths, SteadyPath
+from rcg.trace.analysis.critical import LongWalk, Paths, SteadyPath
 from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.events import EventTable, with_open
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
@@ -128,11 +128,16 @@ class Measured:
         return Paths(self.dependencies, self.executions)
 
     @cached_property
-    def path(self) -> SteadyPath | None:
-        """The critical path of all executions; of a graph that hangs, to the end of the trace."""
+    def walk(self) -> LongWalk | None:
+        """The steps of the critical path of all executions; if the graph hangs, to the end."""
         if self.stall is None:
-            return self.paths.steady()
+            return self.paths.through_all()
         return self.paths.until(self.stall.process, self.end_ns)
+
+    @cached_property
+    def path(self) -> SteadyPath | None:
+        """What the critical path of all executions is made of."""
+        return None if self.walk is None else self.paths.steady(self.walk)
 
     @cached_property
     def ops(self) -> tuple[OpTimes, ...]:

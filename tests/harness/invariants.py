@@ -106,12 +106,12 @@ def check_path(measured: Measured) -> None:
         assert [step.start_ns for step in steps] == ends[:-1]
         assert ends[-1] == end and ends == sorted(set(ends))
     path = measured.path
-    if path is None:
+    if path is None or measured.walk is None:
         return
     shares = [each.share for each in (*path.shares, *path.stalls)]
     assert isclose(sum(shares), 1, abs_tol=1e-9) and min(shares) >= 0
     drawn: Counter[str] = Counter()
-    for number, *times in zip(*path.steps, strict=True):
+    for number, *times in zip(*measured.paths.steps_in(measured.walk), strict=True):
         drawn[measured.graph.lanes[number].process] += int(times[1] - times[0])
     length = path.end_ns - path.start_ns
     for process, took in drawn.items():

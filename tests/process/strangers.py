@@ -112,7 +112,7 @@ def use(found: Trace, folder: Path) -> None:
         executions.in_flight(found.start_ns, found.end_ns)
         for index in executions.index[:3].tolist():
             profile.critical_path(index, number)
-        measure(graph).paths.steady()
+        repr(measure(graph).path)
         of_plan(graph.plan)
         try:
             str(profile.what_if({}, communication=0.5, in_flight=3, graph=number)).encode()

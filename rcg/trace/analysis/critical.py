@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Final, Self
@@ -180,9 +180,26 @@ def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, s
 
 
 PathSteps = tuple[Ints, Times, Times]
-"""The number of the lane of each step of a path, and when it begins and ends."""
+"""The number of the lane of each step of a path, and when it begins and ends; the latest first."""
 
 NO_STEPS: Final[PathSteps] = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class LongWalk:
+    """The steps of a path through many executions.
+
+    Attributes:
+        walk: The steps.
+        start_ns: Where it begins.
+        end_ns: Where it ends.
+        is_of_stall: Whether it leads to an op that hangs.
+    """
+
+    walk: Walk
+    start_ns: int
+    end_ns: int
+    is_of_stall: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +281,6 @@ class SteadyPath:
         shares: The parts of the path, largest first. With ``stalls`` they add up to it.
         stalls: What was once much slower than usual, largest first; none in a graph that hangs.
         is_whole: Whether the path reaches back to its beginning.
-        steps: Its steps as columns, without those that are unknown, the latest first.
     """
 
     start_ns: int
@@ -272,7 +288,6 @@ class SteadyPath:
     shares: tuple[PathShare, ...]
     stalls: tuple[PathStall, ...]
     is_whole: bool
-    steps: PathSteps = field(repr=False, compare=False)
 
     @cached_property
     def groups(self) -> tuple[PathGroup, ...]:
@@ -312,13 +327,7 @@ class SteadyPath:
 
     def since(self, origin_ns: int) -> SteadyPath:
         """Return the same with times that count from an origin."""
-        lane, start, end = self.steps
-        return replace(
-            self,
-            start_ns=self.start_ns - origin_ns,
-            end_ns=self.end_ns - origin_ns,
-            steps=(lane, start - origin_ns, end - origin_ns),
-        )
+        return replace(self, start_ns=self.start_ns - origin_ns, end_ns=self.end_ns - origin_ns)
 
 
 def text_of(graph: GraphTrace, lane: LaneTrace, op: int) -> str:
@@ -429,7 +438,7 @@ class Paths:
         return [] if walk is None else list(dict.fromkeys(walk.event.tolist()))
 
     def steps_of(self, execution: int) -> PathSteps:
-        """Return the steps of the path of an execution as ``SteadyPath.steps``."""
+        """Return the steps of the path of an execution as columns, as ``steps_in``."""
         walk = self._walk_of(execution)
         begun, until, _ = self._times(execution)
         if walk is None:
@@ -440,7 +449,7 @@ class Paths:
         kept = (start < end) & ~np.append(walk.is_unknown, False)
         return lane[kept], start[kept], end[kept]
 
-    def steady(self) -> SteadyPath | None:
+    def through_all(self) -> LongWalk | None:
         """Return the path through all executions; None without a beginning and a completion.
 
         The path ends with the last completion whose Write is in the trace: a driver may receive the
@@ -460,16 +469,22 @@ class Paths:
         event = self._dependencies.completion(int(executions.index[int(np.argmax(completed))]))
         if event == NONE:
             return None
-        return self._steady(self._dependencies.walk(event, last, first), first, last)
+        return LongWalk(self._dependencies.walk(event, last, first), first, last)
 
-    def until(self, process: str, end_ns: int) -> SteadyPath | None:
+    def until(self, process: str, end_ns: int) -> LongWalk | None:
         """Return the path that led to the last event of a process."""
         first = self.executions.first_submission_ns
         of = self._table.of_lane(self._table.number(process))
         if first is None or end_ns <= first or of.start == of.stop:
             return None
         walk = self._dependencies.walk(of.stop - 1, end_ns, first)
-        return replace(self._steady(walk, first, end_ns, has_stalls=False), stalls=())
+        return LongWalk(walk, first, end_ns, is_of_stall=True)
+
+    def steps_in(self, path: LongWalk) -> PathSteps:
+        """Return the steps of a path as columns, without those that are unknown."""
+        walk = path.walk
+        kept = (walk.start < walk.end) & ~walk.is_unknown
+        return self._table.lane[walk.event[kept]], walk.start[kept], walk.end[kept]
 
     def _walk_of(self, execution: int) -> Walk | None:
         begun, written, over = self._times(execution)
@@ -478,7 +493,9 @@ class Paths:
             return None
         return self._dependencies.walk(event, over, written)
 
-    def _steady(self, walk: Walk, first: int, last: int, *, has_stalls: bool = True) -> SteadyPath:
+    def steady(self, path: LongWalk) -> SteadyPath:
+        """Return what a path through many executions is made of."""
+        walk, first, last = path.walk, path.start_ns, path.end_ns
         graph, table = self._graph, self._table
         length = walk.end - walk.start
         places = max((len(program.ops) for program in graph.plan.programs), default=0) + 3
@@ -501,11 +518,10 @@ class Paths:
                 PathShare(lane.process, None if is_between else at, TimeKind(kind), 0, 0.0, text)
             )
         stalls: list[PathStall] = []
-        if has_stalls and len(np.unique(table.execution[walk.event])) >= _FEW:
+        if not path.is_of_stall and len(np.unique(table.execution[walk.event])) >= _FEW:
             for at, stall in self._stalls(walk, parts, which, last - first):
                 totals[at] -= round(stall.share * (last - first))
                 stalls.append(stall)
-        kept = (length > 0) & ~walk.is_unknown
         found = [
             replace(part, total_ns=total, share=total / (last - first))
             for part, total in zip(parts, totals.tolist(), strict=True)
@@ -517,7 +533,6 @@ class Paths:
             shares=tuple(sorted(found, key=lambda each: -each.total_ns)),
             stalls=tuple(sorted(stalls, key=lambda each: -each.share)),
             is_whole=not bool(walk.is_unknown.any() and length[walk.is_unknown].sum()),
-            steps=(table.lane[walk.event[kept]], walk.start[kept], walk.end[kept]),
         )
 
     def _stalls(

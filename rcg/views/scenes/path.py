@@ -36,7 +36,7 @@ def path_within(measured: Measured, part: Excerpt) -> CriticalPaths:
 
 
 def _steps_of_all(measured: Measured) -> PathSteps:
-    return NO_STEPS if measured.path is None else measured.path.steps
+    return NO_STEPS if measured.walk is None else measured.paths.steps_in(measured.walk)
 
 
 def _joined(
