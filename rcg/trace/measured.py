@@ -192,7 +192,14 @@ class Measured:
         """What limits the graph; None of a graph that hangs, or in which nothing completed."""
         if self.stall is not None:
             return None
-        return verdict_of(self.path, self.executions, self.table, lambda: self.replays, self.cores)
+        return verdict_of(
+            self.path,
+            self.executions,
+            self.table,
+            lambda: self.replays,
+            self.cores,
+            busiest=lambda: self.shares.busiest,
+        )
 
     def predict(self, executions: int) -> Simulation:
         """Return an unchanged replay; raises TraceError if nothing was measured."""

@@ -118,6 +118,11 @@ class Shares:
         """How many actors have kernels."""
         return sum(each.device is not None for each in self.lanes)
 
+    @property
+    def busiest(self) -> float:
+        """The share of the time, from 0 to 1, that the busiest process was busy."""
+        return max((each.busy_ns / (each.duration_ns or 1) for each in self.lanes), default=0.0)
+
 
 def shares_of(
     table: EventTable,

@@ -43,7 +43,7 @@ from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import MIN_INT64
 from rcg.trace.analysis.spread import LEAST, half_width
-from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays, WhatIf
+from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays
 from rcg.trace.model import GraphTrace
 
 _MAX_ADVICE: Final = 3
@@ -204,6 +204,8 @@ def verdict_of(
     table: EventTable,
     replays: Callable[[], Replays],
     cores: int = 0,
+    *,
+    busiest: Callable[[], float],
 ) -> Verdict | None:
     """Return the verdict on a graph; None if nothing completed, or its trace has no path.
 
@@ -213,6 +215,7 @@ def verdict_of(
         table: Its events.
         replays: Returns its replays.
         cores: How many processors each node of the cluster has; 0 if that is not known.
+        busiest: Returns the share of the time that the busiest process was busy.
     """
     graph = table.graph
     known = int(executions.is_timed.sum())
@@ -245,7 +248,7 @@ def verdict_of(
         advice = sorted(advisor.advice(), key=lambda each: (each.is_latency, -each.gain))
     except Exception as failure:  # noqa: BLE001 - the figures of a profile stand without advice
         return replace(said, failure=describe_error(failure).partition("\n")[0])
-    too_few = None if is_alone else _too_few(found, advice, spread / gain)
+    too_few = None if is_alone else _too_few(found.window, advice, spread / gain, busiest())
     form = Form.BALANCED if too_few is None else Form.STARVED
     return replace(
         said,
@@ -260,19 +263,18 @@ def verdict_of(
     )
 
 
-def _too_few(found: WhatIf, advice: Sequence[Advice], off: float) -> TooFew | None:
+def _too_few(now: int, advice: Sequence[Advice], off: float, busiest: float) -> TooFew | None:
     """Return how many more in flight help, if that is what helps most; None if it is not.
 
     Args:
-        found: A replay of the graph.
+        now: How many were in flight.
         advice: What helps, the largest gain of throughput first.
         off: How far any gain may be off, as a share of it.
+        busiest: The share of the time that the busiest process was busy.
     """
     most = next(iter(advice), None)
-    busiest = max((now for now, _ in found.busy.values()), default=1.0)
     if most is None or not most.in_flight or busiest > _ENOUGH:
         return None
-    now = found.window
     return TooFew(now, most.in_flight, most.gain, most.gain * off, busiest)
 
 
