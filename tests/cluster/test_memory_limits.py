@@ -11,7 +11,6 @@ import pytest
 import rcg
 from rcg.dag import InputNode, MultiOutputNode
 from rcg.errors import OutOfSharedMemory
-from tests.cluster.nodes import is_together
 from tests.cluster.stage import Refusal, in_thread, is_shared, until
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -112,8 +111,8 @@ def test_refs_that_are_dropped_unread_give_their_memory_back(stages):
     with dag.experimental_compile(memory_cap_bytes=64 * MB) as graph:
         refs = [graph.execute(numbered(i, MB)) for i in range(20)]
         rcg.wait(refs, num_returns=20)
-        # 20 results, and the inputs that were in flight: those for another node go when sent.
-        assert used(graph) >= (30 if is_together(graph) else 20) * MB
+        # 20 results, and inputs: how many the driver keeps depends on how fast they were taken.
+        assert used(graph) >= 20 * MB
         del refs
         # The next execution finds them dropped, and the actor gives back what is free when idle;
         # the driver keeps the blocks of its inputs.
