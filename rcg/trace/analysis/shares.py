@@ -147,7 +147,7 @@ def shares_of(
     flight = executions.in_flight(start_ns, end_ns)
     parts = [each.clipped(start_ns, end_ns) for each in parts]
     of = {lane.process: each for lane, each in zip(graph.lanes, parts, strict=True)}
-    calls = {each.id: _calls_of(table, each.id, of[each.id]) for each in graph.plan.actors}
+    calls = {each.id: calls_of(table, each.id, of[each.id]) for each in graph.plan.actors}
     actor_of = {lane.id: lane.actor for lane in graph.plan.lanes}
     moved = [
         _communication_ns(each, calls.get(actor_of.get(lane.process, lane.process)))
@@ -267,7 +267,7 @@ def _device_share(
     return Cover(begun, ended).total_ns / (end_ns - start_ns)
 
 
-def _calls_of(table: EventTable, actor: str, parts: Parts) -> Parts:
+def calls_of(table: EventTable, actor: str, parts: Parts) -> Parts:
     """Return the parts of an actor's methods."""
     ops = table.graph.plan.program(actor).ops
     is_call = np.array([*(op.is_call for op in ops), False])

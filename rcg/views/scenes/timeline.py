@@ -17,7 +17,7 @@ A schedule is made from the bars of this cut, and so is everything else that is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from rcg.text import brief, plural, time_text, visible
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.intervals import without
 from rcg.trace.analysis.parts import Parts
+from rcg.trace.analysis.shares import calls_of
 from rcg.trace.measured import Measured
 from rcg.trace.model import SPAN_BASE, Events, LaneTrace
 from rcg.views.data.colours import (
@@ -151,7 +152,7 @@ def cut_of(
         found.add_ops(graph.lanes[at])
         found.add_spans(graph.lanes[at])
         found.add_kernels(graph.lanes[at])
-    return _with_hidden(found.scene())
+    return _with_hidden(found.scene(), measured)
 
 
 @dataclass(frozen=True, eq=False)
@@ -456,23 +457,24 @@ def _depths(events: Events) -> Ints:
     return np.array(found, np.int64)
 
 
-def _with_hidden(scene: Scene) -> Scene:
-    """Cut the communication of lanes where methods of their actors begin and end to run."""
-    bars = scene.bars
-    firsts: Mapping[str, int] = {
-        row.process: at for at, row in enumerate(scene.rows) if not row.part
-    }
+def _with_hidden(scene: Scene, measured: Measured) -> Scene:
+    """Cut the communication of lanes where methods of their actors begin and end to run.
+
+    Also methods that are in no bar of the scene, because it begins or ends before they do.
+    """
+    bars, table = scene.bars, measured.table
     is_moving = bars.kind == TimeKind.COMMUNICATION
-    is_running = scene.where("call") & (bars.kind == TimeKind.COMPUTE)
     pieces: list[tuple[Any, ...]] = [(np.empty(0, np.int64),) * 4]  # bar, start, end, kind
     for number, row in enumerate(scene.rows):
         if not row.under or row.part:
             continue
         own = np.flatnonzero((bars.row == number) & is_moving)
-        run = np.flatnonzero((bars.row == firsts.get(row.under, -1)) & is_running)
+        parts = measured.parts[table.number(row.under)]
+        run = calls_of(table, row.under, parts.clipped(measured.start_ns, measured.end_ns))
+        run = run.where(run.kind == TimeKind.COMPUTE)
         if len(own) and len(run):
-            bounds = bars.start[own], bars.end[own]
-            exposed = without(*bounds, bars.start[run], bars.end[run])
+            bounds, since = (bars.start[own], bars.end[own]), measured.start_ns
+            exposed = without(*bounds, run.start_ns - since, run.end_ns - since)
             covered = without(*bounds, *exposed[1:])
             for each, (of, *times) in ((TimeKind.COMMUNICATION, exposed), (HIDDEN, covered)):
                 pieces.append((own[of], *times, np.full(len(of), each)))
