@@ -133,6 +133,15 @@ class Origins:
                 for channel in op.values_out:
                     self._sent[channel] = (program.process, op.used())
 
+    def maker(self, origin: Origin) -> Op:
+        """Return the op that made the value of an origin."""
+        return self._maker[origin.process, origin.slot]
+
+    def carried(self, channel: str) -> tuple[Origin, ...]:
+        """Return the origins of the values that a channel carries."""
+        writer, slots = self._sent[channel]
+        return tuple([each for slot in slots for each in self.of(writer, slot)])
+
     def of(self, process: str, slot: int) -> tuple[Origin, ...]:
         """Return the origins of the value in a slot: several if it is a container of values."""
         key = (process, slot)

@@ -29,10 +29,11 @@ This room must know neither the user's source nor what the process does there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from rcg.ir.ids import Slot
+from rcg.ir.index import Origin, Origins
 from rcg.ir.nodes import KEEP
 from rcg.ir.ops import (
     Build,
@@ -60,20 +61,26 @@ def phrase_of(plan: Plan, process: str, at: int) -> str:
 
     It is ``in work`` or ``in allreduce``, and begins with a participle at all other ops.
     """
-    op = plan.program(process).ops[at]
+    op, origins = plan.program(process).ops[at], Origins(plan)
+
+    def named(found: Iterable[Origin]) -> str:
+        names = list(dict.fromkeys(_name_of_value(origins, each) for each in found))
+        more = len(names) - _MOST_VALUES
+        return " and ".join([*names[:_MOST_VALUES], *([f"{more} more"] if more > 0 else [])])
+
     match op:
         case Call(method=method):
             return "keeping a result" if method == KEEP else f"{IN}{method}"
         case Collective():
             return f"{IN}{op.word}"
         case Read(channel=channel):
-            return f"reading {_joined(_carried(plan, channel))}"
-        case Write(slots=slots):
-            return f"sending {_joined(_values(plan, process, at, slots))}"
+            return f"reading {named(origins.carried(channel))}"
+        case Write(channel=channel):
+            return f"sending {named(origins.carried(channel))}"
         case Pass(channel=channel):
-            return f"passing on {_joined(_carried(plan, channel))}"
+            return f"passing on {named(origins.carried(channel))}"
         case Copy(slot=slot):
-            return f"copying {_joined(_values(plan, process, at, (slot,)))}"
+            return f"copying {named(origins.of(process, slot))}"
         case Input():
             return "taking the input"
         case Build():
@@ -92,42 +99,15 @@ def name_of(plan: Plan, op: Op) -> str:
     return op.title({actor.id: actor.label for actor in plan.actors})
 
 
-def _joined(names: Iterator[str]) -> str:
-    found = list(dict.fromkeys(names))
-    more = len(found) - _MOST_VALUES
-    return " and ".join([*found[:_MOST_VALUES], *([f"{more} more"] if more > 0 else [])])
-
-
-def _carried(plan: Plan, channel: str) -> Iterator[str]:
-    """Yield the names of the values that a channel carries."""
-    writer = plan.channels_by_id()[channel].writer
-    for at, op in enumerate(plan.program(writer).ops):
-        if channel in op.values_out:
-            yield from _values(plan, writer, at, op.used())
-
-
-def _values(plan: Plan, process: str, at: int, slots: tuple[int, ...]) -> Iterator[str]:
-    """Yield the names of the values that are in slots when a process is at an op."""
-    ops = plan.program(process).ops
-    for slot in slots:
-        made = next((each for each in range(at - 1, -1, -1) if slot in ops[each].made()), None)
-        if made is None:
-            continue
-        match op := ops[made]:
-            case Call(method=method, args=(Slot(index=kept), *_)) if method == KEEP:
-                yield from _values(plan, process, made, (kept,))
-            case Call(actor=actor, method=method):
-                yield f"the result of {actor}.{method}"
-            case Collective():
-                yield f"the result of {op.word}"
-            case Input(key=None):
-                yield "the input"
-            case Input(key=key):
-                yield f"the input {key}"
-            case Read(channel=channel, outs=outs):
-                carried = list(_carried(plan, channel))
-                yield from carried if len(carried) != len(outs) else [carried[outs.index(slot)]]
-            case Copy(slot=copied):
-                yield from _values(plan, process, made, (copied,))
-            case _:
-                yield "a container"
+def _name_of_value(origins: Origins, origin: Origin) -> str:
+    maker = origins.maker(origin)
+    match maker:
+        case Call(method=method, args=(Slot(index=kept), *_)) if method == KEEP:
+            return _name_of_value(origins, origins.of(origin.process, kept)[0])
+        case Call(actor=actor, method=method):
+            return f"the result of {actor}.{method}"
+        case Input(key=None):
+            return "the input"
+        case Input(key=key):
+            return f"the input {key}"
+    return f"the result of {maker.word}"
