@@ -138,8 +138,8 @@ class Origins:
         return self._maker[origin.process, origin.slot]
 
     def carried(self, channel: str) -> tuple[Origin, ...]:
-        """Return the origins of the values that a channel carries."""
-        writer, slots = self._sent[channel]
+        """Return the origins of the values that a channel carries; one of statuses has none."""
+        writer, slots = self._sent.get(channel, ("", ()))
         return tuple([each for slot in slots for each in self.of(writer, slot)])
 
     def of(self, process: str, slot: int) -> tuple[Origin, ...]:

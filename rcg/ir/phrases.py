@@ -78,7 +78,7 @@ def phrase_of(plan: Plan, process: str, at: int) -> str:
         case Write(channel=channel):
             return f"sending {named(origins.carried(channel))}"
         case Pass(channel=channel):
-            return f"passing on {named(origins.carried(channel))}"
+            return f"passing on {named(origins.carried(channel)) or 'a status'}"
         case Copy(slot=slot):
             return f"copying {named(origins.of(process, slot))}"
         case Input():

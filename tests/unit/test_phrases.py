@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcg.compiler import compile_graph
 from rcg.ir.ops import Collective
 from rcg.ir.phrases import name_of, phrase_of
 from rcg.ir.plan import Plan
 from tests.unit import tensors_by_hand
+from tests.unit.random_graphs import cases, placements
 
 LANES = Plan.from_text("""
 plan positional=2 keywords=[] returns=list
@@ -48,6 +53,17 @@ RESULTS = "the result of a0.left and the result of a0.right and 1 more"
 
 def phrases(plan: Plan, process: str) -> list[str]:
     return [phrase_of(plan, process, at) for at in range(len(plan.program(process).ops))]
+
+
+@given(st.data())
+def test_every_op_of_any_program_has_a_whole_phrase(data: st.DataObject) -> None:
+    """Also on several nodes, whose gates pass on statuses, which are no values."""
+    case = data.draw(cases(has_tensors=True))
+    nodes, driver = data.draw(placements(case.graph, most=3))
+    plan = compile_graph(case.graph, nodes, driver, 4).plan
+    for program in plan.programs:
+        for phrase in phrases(plan, program.process):
+            assert phrase == phrase.strip() and "  " not in phrase
 
 
 def test_values_are_followed_through_lanes_copies_and_what_keeps_them() -> None:
