@@ -678,11 +678,18 @@ def end_at_caller(error: BaseException) -> None:
     whole = trace = trace_of(error)
     while trace is not None and is_ours(trace.tb_frame):
         trace = trace.tb_next
-    is_meant = issubclass(kind, RcgError | KeyboardInterrupt) or is_task_error(error)
-    is_refusal = issubclass(kind, TypeError | ValueError) and _is_of_a_call(whole)
-    is_ours_to_say = _is_raised_by_us(whole) or is_refusal
-    if is_meant or is_ours_to_say or _has_users_code(trace):
+    is_meant = issubclass(kind, _MEANT) or is_task_error(error)
+    if is_meant or _is_ours_to_say(kind, whole) or _has_users_code(trace):
         BaseException.with_traceback(error, trace)  # a user's class may have its own
+
+
+_MEANT: Final = (RcgError, KeyboardInterrupt)
+
+
+def _is_ours_to_say(kind: type[BaseException], trace: TracebackType | None) -> bool:
+    """Return whether rcg raised an error, or Python refused what the user called rcg with."""
+    is_refusal = issubclass(kind, (TypeError, ValueError)) and _is_of_a_call(trace)
+    return is_refusal or _is_raised_by_us(trace)
 
 
 def _is_raised_by_us(trace: TracebackType | None) -> bool:

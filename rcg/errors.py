@@ -128,22 +128,20 @@ class RcgError(Exception):
 
     message: str
     facts: dict[str, Any]
-    _known_facts: ClassVar[tuple[str, ...]] = ()
+    _no_facts: ClassVar[dict[str, None]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = (name for name in inspect.get_annotations(cls) if name[0] != "_")
-        cls._known_facts = tuple(dict.fromkeys((*cls._known_facts, *own)))
+        cls._no_facts = {**cls._no_facts, **dict.fromkeys(own)}
 
     def __init__(self, message: str = "", **facts: Any) -> None:
         # Not super(): the bases taken from Ray have constructors of their own shape.
         Exception.__init__(self, message)
         self.message = message
         self.facts = {name: fact for name, fact in facts.items() if fact is not None}
-        for name in self._known_facts:
-            setattr(self, name, None)
-        for name, fact in self.facts.items():
-            setattr(self, name, fact)
+        # Of the instance: Ray's wrapper of an error looks through to what a class does not have.
+        self.__dict__.update(self._no_facts, **self.facts)
 
     def __str__(self) -> str:
         return _describe(self.message, self.facts)

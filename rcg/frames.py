@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 _F = TypeVar("_F", bound=Any)
 
 _PACKAGE: Final = __name__.partition(".")[0]
+_WITHIN: Final = f"{_PACKAGE}."
 # Of files that users did not write: those of Python here, and those of packages anywhere.
 _LIBRARIES: Final = (f"{sysconfig.get_paths()['stdlib']}{os.sep}", "<frozen ")
 _PACKAGES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3")
@@ -37,9 +38,10 @@ def is_plumbing(frame: FrameType) -> bool:
 def is_ours(frame: FrameType) -> bool:
     """Return whether a frame is of rcg's code, and not of a program that uses it."""
     names = frame.f_globals
-    name = names.get("__name__", "")
-    is_of_package = isinstance(name, str) and name.partition(".")[0] == _PACKAGE
-    return is_of_package and "__rcg_user__" not in names
+    name = names.get("__name__")
+    if not isinstance(name, str) or "__rcg_user__" in names:
+        return False
+    return name.startswith(_WITHIN) or name == _PACKAGE
 
 
 def cell_name(file: str) -> str | None:

@@ -44,7 +44,7 @@ def timeout_from_user(value: object, name: str) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Real)):
         raise TypeError(
             f"`{name}` must be a number of seconds, or None for no limit, found {_shown(value)}"
         )

@@ -81,6 +81,9 @@ class Deadline:
         return f"Deadline({self.timeout_s!r})"
 
 
+FOR_EVER: Final = Deadline(None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """The record of one option of a compiled graph."""

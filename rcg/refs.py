@@ -15,12 +15,13 @@ from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
 from rcg.rdt.transports import OBJECT_STORE
-from rcg.runtime.refs import CompiledDAGRef, get_refs, report_after_s, say_why, wait_refs
+from rcg.runtime.refs import CompiledDAGRef, TwinRef, get_refs, late_error, wait_refs, watch_of
 
 # Nothing wakes a wait for references of both kinds, so it polls, at intervals that grow from the
 # first of these (a result that is about to arrive) to the second (idle CPU below 1 %).
 _MIN_POLL_S: Final = 0.001
 _MAX_POLL_S: Final = 0.05
+_OF_DAGS: Final = frozenset((CompiledDAGRef, TwinRef))
 
 
 def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> Any:
@@ -151,15 +152,18 @@ def wait(
     timeout_s = timeout_from_user(timeout, "timeout")
     if isinstance(refs, CompiledDAGRef | TensorRef):
         raise TypeError(f"wait() expected a list of references, got a single one: {refs}")
-    if isinstance(refs, list) and TensorRef in map(type, refs):
+    kinds = set(map(type, refs)) if isinstance(refs, list) else set()
+    if TensorRef in kinds:
         return _wait_with_tensors(refs, num_returns, timeout_s, fetch_local)
-    if isinstance(refs, list) and _has_nested(refs):
+    if any(issubclass(kind, list) for kind in kinds) and _has_nested(refs):
         raise _nested_in_wait(refs)
-    if not isinstance(refs, list) or not any(isinstance(ref, CompiledDAGRef) for ref in refs):
+    if kinds.isdisjoint(_OF_DAGS):
         return cluster.wait(
             refs, num_returns=num_returns, timeout_s=timeout_s, fetch_local=fetch_local
         )
-    _check_members(refs, "wait")
+    are_all_of_dags = kinds <= _OF_DAGS
+    if not are_all_of_dags:
+        _check_members(refs, "wait")
     if len(set(refs)) != len(refs):
         raise ValueError("wait() requires a list of unique references")
     if not 1 <= num_returns <= len(refs):
@@ -167,7 +171,7 @@ def wait(
             f"num_returns must be between 1 and the number of references, {len(refs)}, found "
             f"{num_returns}"
         )
-    if all(isinstance(ref, CompiledDAGRef) for ref in refs):
+    if are_all_of_dags:
         return wait_refs(refs, num_returns=num_returns, timeout_s=timeout_s)
     return _wait_mixed(refs, num_returns, Deadline(timeout_s))
 
@@ -289,23 +293,20 @@ def _check_members(refs: Sequence[Any], function: str) -> None:
 def _get_mixed(refs: Sequence[Any], deadline: Deadline) -> list[Any]:
     values: dict[Any, Any] = {}
     pending = list(dict.fromkeys(refs))
-    compiled = [ref for ref in pending if isinstance(ref, CompiledDAGRef)]
-    silence = Deadline(report_after_s(compiled[0]))
+    first = next(ref for ref in pending if isinstance(ref, CompiledDAGRef))
+    watch = watch_of(first, deadline)
     while pending:
-        left_s, silent_s = deadline.remaining_s(), silence.remaining_s()
-        is_silent = silent_s is not None and (left_s is None or silent_s < left_s)
-        ready, others = _wait_mixed(pending, 1, silence if is_silent else deadline)
+        is_late = watch.is_late
+        ready, others = _wait_mixed(pending, 1, Deadline(watch.next_s()))
         if ready:
             values[ready[0]] = get(ready[0])
             pending = others
-        elif is_silent:
-            for ref in [each for each in pending if isinstance(each, CompiledDAGRef)][:1]:
-                say_why(ref, silence.timeout_s or 0.0)
-            silence = Deadline(None)
+        elif not is_late:
+            watch.look()
+        elif isinstance(pending[0], CompiledDAGRef):
+            raise late_error(pending[0], watch)
         else:
-            # Not ready: its own `get` raises the timeout, with the facts.
-            values[pending[0]] = get(pending[0], timeout=0)
-            pending = pending[1:]
+            get(pending[0], timeout=0)  # raises Ray's timeout, with its facts
     return [values[ref] for ref in refs]
 
 

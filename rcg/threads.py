@@ -177,14 +177,14 @@ async def to_thread(call: Callable[[], _T]) -> _T:
     return call()  # asyncio starts the thread later, which then finds nothing to do
 
 
-def run_behind(call: Callable[[Callable[[str], object]], list[str]]) -> list[str]:
+def run_behind(call: Callable[[Callable[[str], object]], _T]) -> _T:
     """Run ``call`` on a thread of its own, wait for it, and return its result.
 
     Ctrl-C ends the wait alone; the call goes on, if it has begun. What it warns of is logged on
     this thread: if that is in a log handler, no other thread could log. The call is made on this
     thread if no other can be started, or if this is not the main one, to which no Ctrl-C comes.
     """
-    results: list[list[str]] = []
+    results: list[_T] = []
     problems: list[BaseException] = []
     said: SimpleQueue[str | None] = SimpleQueue()
 

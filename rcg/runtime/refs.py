@@ -7,24 +7,21 @@ A ref knows its graph and its buffer and nothing of how frames travel.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from rcg.channels.base import timeout_ns
 from rcg.channels.shm import Ticket
 from rcg.cluster import RefType, end_at_caller
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
-from rcg.options import Deadline, timeout_from_user
-from rcg.progress import notice
-from rcg.runtime.actor.turns import turns
+from rcg.options import FOR_EVER, Deadline, timeout_from_user
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.failure import to_exception
-from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.sleepers import take_all
+from rcg.runtime.watch import Watch, Watched, ahead_s, verdict_of
 from rcg.serialization import Failure
-from rcg.text import time_text
 
 # A get of several refs waits this long for one before it looks whether another has failed: first
 # the shortest time, then longer and longer.
@@ -32,6 +29,8 @@ _MIN_POLL_S: Final = 0.002
 _MAX_POLL_S: Final = 0.1
 _MIXED_POLL_S: Final = 0.005
 _UNSET: Final[Any] = object()
+_NOW: Final = Deadline(0)
+_NO_RESULT: Final = "execution {} has no result yet"
 
 # The state of a ref. The native core sets the first two.
 NEW: Final = -1  # not submitted yet: one that goes away leaves nothing behind
@@ -60,36 +59,32 @@ class Arrivals(Protocol):
         """See the class."""
 
 
-class ResultSource(Protocol):
+class ResultSource(Watched, Protocol):
     """A graph, as its refs see it: one that this process compiled, or a handle on another's.
 
     Attributes:
         get_timeout_s: The timeout of a ``get`` without one.
-        report_after_s: How long a ``get`` waits before it says what it waits for; None for ever.
+        quiet_ns: How long a ``get`` waits before it says what it waits for; None for ever.
         left: The outputs that are still wanted, a bit for each, by execution.
     """
 
     get_timeout_s: float | None
-    report_after_s: float | None
     left: dict[int, int]
 
-    def get_id(self) -> str:
-        """Return the id of the graph."""
+    @property
+    def quiet_ns(self) -> int | None:
+        """See the class."""
 
-    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
-        """Wait for the result of a ref and fill it; False when the time is up."""
+    def try_fetch(
+        self, ref: CompiledDAGRef, longest_ns: int | None, deadline: Deadline = FOR_EVER
+    ) -> bool:
+        """Wait for the result of a ref and fill it; False when the time is up.
 
-    def report_within(self, patience_s: float) -> str | None:
-        """Return the report as text, waiting at most this long for live processes.
-
-        Its first line is the verdict.
+        Args:
+            ref: The ref.
+            longest_ns: How long this waits; None for ever.
+            deadline: When the caller's wait ends: why the graph broke is not found out later.
         """
-
-    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
-        """Say what a ``get`` waits for, by a notice; only once while it is the same."""
-
-    def be_patient(self, took_s: float) -> None:
-        """Wait longer the next time before saying so: executions may take as long as this one."""
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -142,8 +137,10 @@ class CompiledDAGRef(Ticket, metaclass=RefType):
                     timeout = dag.get_timeout_s
                 elif timeout is not None:
                     timeout = timeout_from_user(timeout, "timeout")
-                if not dag.try_fetch(self, timeout):
-                    raise _late(self, timeout)
+                if timeout is not None:
+                    _fetch_within(self, timeout)
+                elif not dag.try_fetch(self, dag.quiet_ns):
+                    _fetch(self, (), FOR_EVER, (dag.quiet_ns or 0) / 1e9)
             if self.state > READY:
                 if self.state == HELD:
                     return self.value.reference()
@@ -257,74 +254,16 @@ def confirm(refs: CompiledDAGRef | list[CompiledDAGRef]) -> None:
         ref.state = PENDING
 
 
-def timed_out(dag: ResultSource, what: str, timeout_s: float | None) -> ChannelTimeout:
-    """Return the error of a timeout, with a report of the graph."""
-    timeout_s = timeout_s or 0.0
-    return ChannelTimeout(
-        f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
-        f"{turns.why_waiting(dag.get_id())}",
-        timeout_s=timeout_s,
-        report=dag.report_within(min(timeout_s, STACKS_TIMEOUT_S)),
-    )
-
-
-MOST_PATIENCE_S: Final = 60.0
-"""After at most this long a ``get`` says what it waits for, however long others took."""
-
-
-def say_once(
-    dag: ResultSource, said: dict[int, object], hang: int, ref: CompiledDAGRef, waited_s: float
-) -> None:
-    """Say what a ``get`` waits for, unless that was said; blocks while actors are asked.
-
-    Args:
-        dag: The graph.
-        said: The hangs of which it was said, which this adds to. Any thread may be the first.
-        hang: Tells one hang from the next.
-        ref: What is waited for. If it comes meanwhile, nothing is said.
-        waited_s: How long the ``get`` has waited.
-    """
-    mark = object()
-    if said.setdefault(hang, mark) is not mark:
-        return
-    with contextlib.suppress(Exception):  # it is no part of the get: nothing of it ends one
-        verdict = ""
-        try:
-            verdict = _verdict(dag)
-        finally:
-            if not verdict:
-                said.pop(hang, None)
-        if verdict and not dag.has(ref):
-            notice(f"rcg: get() has waited {time_text(waited_s * 1e9)}. {verdict}")
-
-
-def report_after_s(ref: CompiledDAGRef) -> float | None:
-    """Return how long a ``get`` of a ref waits before it says what it waits for; None for ever."""
-    return ref._source.report_after_s
-
-
-def say_why(ref: CompiledDAGRef, waited_s: float) -> None:
-    """Say what a ``get`` waits for, once for each hang; blocks while actors are asked."""
-    ref = ref._first if type(ref) is TwinRef else ref
-    ref._source.say_why(ref, waited_s)
-
-
-def _verdict(dag: ResultSource) -> str:
-    return (dag.report_within(STACKS_TIMEOUT_S) or "").partition("\n")[0]
-
-
 def _leave(error: BaseException, ref: CompiledDAGRef) -> None:
     """Have an exception of a ``get`` end at the user's line; Ctrl-C says what was waited for."""
     if type(error) is KeyboardInterrupt and ref.state < READY and is_ctrl_c_possible():
         # A second Ctrl-C ends only this.
         with contextlib.suppress(Exception, KeyboardInterrupt):
-            if not hasattr(error, "__notes__") and (verdict := _verdict(ref._source)):
+            source = ref._source
+            said = not hasattr(error, "__notes__") and verdict_of(source, source.answers_within_s)
+            if verdict := said:
                 error.add_note(f"rcg: {verdict}")
     end_at_caller(error)
-
-
-def _late(ref: CompiledDAGRef, asked_s: float | None) -> ChannelTimeout:
-    return timed_out(ref._source, f"execution {ref.execution} has no result yet", asked_s)
 
 
 def _error_of(value: Any) -> BaseException:
@@ -349,7 +288,7 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
     for index, ref in enumerate(refs):
         if ref.state < READY:
             try:
-                _fetch_watching(ref, refs[index + 1 :], deadline)
+                _fetch(ref, refs[index + 1 :], deadline)
             except BaseException as error:
                 _leave(error, ref)
                 raise
@@ -364,31 +303,69 @@ def get_refs(refs: Sequence[CompiledDAGRef], timeout_s: float | None = _UNSET) -
     return values
 
 
-def _fetch_watching(
-    ref: CompiledDAGRef, others: Sequence[CompiledDAGRef], deadline: Deadline
-) -> None:
-    """Wait for ``ref``; raises the failure of another one that came first."""
+def watch_of(ref: CompiledDAGRef, deadline: Deadline) -> Watch:
+    """Return the watch over a wait for a ref."""
+    ref = ref._first if type(ref) is TwinRef else ref
+    return Watch(ref._source, deadline, ref)
+
+
+def watch_of_submitting(refs: CompiledDAGRef | list[CompiledDAGRef], deadline: Deadline) -> Watch:
+    """Return the watch over a wait for room for the execution of these refs."""
+    return Watch((refs[0] if isinstance(refs, list) else refs)._source, deadline)
+
+
+def late_error(ref: CompiledDAGRef, watch: Watch) -> ChannelTimeout:
+    """Return the error of a ``get`` whose time is up."""
+    return watch.error(_NO_RESULT.format(ref.execution))
+
+
+def _fetch_within(ref: CompiledDAGRef, timeout_s: float) -> None:
+    """Wait for ``ref`` and fill it; raises ChannelTimeout."""
     dag = ref._source
-    patience = _MIN_POLL_S
-    began_s, after_s = time.monotonic(), dag.report_after_s
+    if not timeout_s:  # its user looks again and again, and needs no report
+        if not dag.try_fetch(ref, 0, _NOW):
+            raise ChannelTimeout(_NO_RESULT.format(ref.execution), timeout_s=0.0)
+        return
+    deadline = Deadline(timeout_s)
+    # Nothing else is to be done before, and mostly the result is there by then.
+    first_ns = timeout_ns(timeout_s - ahead_s(dag, timeout_s))
+    if dag.quiet_ns is not None:
+        first_ns = min(first_ns, dag.quiet_ns)
+    if not dag.try_fetch(ref, first_ns, deadline):
+        _fetch(ref, (), deadline, first_ns / 1e9)
+
+
+def _fetch(
+    ref: CompiledDAGRef,
+    others: Sequence[CompiledDAGRef],
+    deadline: Deadline,
+    waited_s: float = 0.0,
+) -> None:
+    """Wait for ``ref`` and fill it; raises the failure of another one that came first.
+
+    Args:
+        ref: What is waited for.
+        others: What is waited for after it.
+        deadline: Until when.
+        waited_s: How long it was waited for by now.
+    """
+    dag, poll_s = ref._source, _MIN_POLL_S
+    watch = Watch(dag, deadline, ref, waited_s)
     while True:
-        left = deadline.remaining_s()
-        if not others or (left is not None and left <= patience):
-            if not dag.try_fetch(ref, left):
-                raise _late(ref, deadline.timeout_s)
+        is_late = watch.is_late  # before the last attempt
+        sleep_s = watch.next_s()
+        if others:
+            sleep_s = poll_s if sleep_s is None else min(sleep_s, poll_s)
+            poll_s = min(2 * poll_s, _MAX_POLL_S)
+        if dag.try_fetch(ref, timeout_ns(sleep_s), deadline):
+            watch.end()
             return
-        is_there = dag.try_fetch(ref, patience)
-        if after_s is not None and (waited_s := time.monotonic() - began_s) > after_s:
-            if is_there:
-                dag.be_patient(waited_s)
-            else:
-                dag.say_why(ref, waited_s)
-        if is_there:
-            return
+        if is_late:
+            raise late_error(ref, watch)
+        watch.look()
         for other in others:
             if other.done():
                 other.get()
-        patience = min(2 * patience, _MAX_POLL_S)
 
 
 async def wait_for_all(refs: Sequence[CompiledDAGRef]) -> None:

@@ -185,6 +185,8 @@ class Use(Opening):
 class AskReport(Opening):
     """A handle wants the graph's report."""
 
+    within_ms: Number = 500  # it waits so long for it
+
 
 GRAPHS: Final = "graphs"
 """What the next three mean instead of a graph. They prove to know the address that they go to."""

@@ -259,7 +259,7 @@ def test_a_loop_that_the_driver_stops_has_not_failed(others):
         graph = compile_one(others[0])
         assert get(graph.execute(1)) == 1
         graph.teardown()
-        assert not graph._engine.session.control.members.gone
+        assert not graph._engine.session.control.lives.gone
         assert not graph._engine.session.is_broken
 
 

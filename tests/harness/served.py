@@ -146,10 +146,10 @@ def is_served(graph: Served, process: str) -> bool:
     client, loop = graph.client(process), Loop()
     client.close_descriptors()
     client.watch(loop, "rcg-watch-test")
-    until(lambda: process in graph.control.members.pids)
+    until(lambda: process in graph.control.lives.pids)
     stack = graph.control.questions.ask_where(GUARD_S).get(process)
     client.finish()
-    until(lambda: process in graph.control.members.over)
+    until(lambda: process in graph.control.lives.over)
     client.close()
     return stack == ["a.py:1 in f"]
 

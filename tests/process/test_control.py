@@ -65,7 +65,7 @@ def test_a_driver_that_cannot_watch_a_member_does_not_take_it_in(served):
     with none_left(spare=1):
         output, _ = joiner.communicate(timeout=GUARD_S)
     assert "has no file descriptor left" in output
-    assert not served.control.members.pids
+    assert not served.control.lives.pids
 
 
 @pytest.mark.parametrize("spare", range(6))

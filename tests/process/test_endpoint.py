@@ -84,8 +84,8 @@ def test_graphs_start_while_strangers_flood(graphs):
         together(lambda: join(first), lambda: join(second))
         assert flood.poll() is None
         for graph in (first, second):
-            until(lambda graph=graph: len(graph.control.members.pids) == 10)
-            assert not set(graph.control.members.pids) - {f"a{n}" for n in range(10)}
+            until(lambda graph=graph: len(graph.control.lives.pids) == 10)
+            assert not set(graph.control.lives.pids) - {f"a{n}" for n in range(10)}
 
 
 MEMBER = """
@@ -113,7 +113,7 @@ def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives)
     with process_of(MEMBER, address, hung.graph_id, hung.control.secret, *processes) as member:
         assert member.stdout is not None and member.stdin is not None
         assert member.stdout.readline() == "joined\n"
-        until(lambda: len(hung.control.members.pids) == 20)
+        until(lambda: len(hung.control.lives.pids) == 20)
         print(file=member.stdin, flush=True)
         assert member.stdout.readline() == "hung up\n"
         if lives:
@@ -121,7 +121,7 @@ def test_members_that_hang_up_hold_up_no_other_graph(graphs, monkeypatch, lives)
             assert {ending.how for _, ending in hung.gone} == {How.LEFT}
             return
         assert is_served(other, "a0")
-        assert not hung.gone and not hung.control.members.over
+        assert not hung.gone and not hung.control.lives.over
         member.kill()
         until(lambda: len(hung.gone) == 20)
         assert {ending.how for _, ending in hung.gone} == {How.DIED}
@@ -177,7 +177,7 @@ def test_a_forked_child_has_no_endpoint_and_disturbs_that_of_its_parent(graphs):
     assert in_child(in_fork) == repr((set(), {}, True, True, 0))
     assert not graph.gone
     client.finish()
-    until(lambda: "a0" in graph.control.members.over)
+    until(lambda: "a0" in graph.control.lives.over)
     assert is_served(graph, "a1")
     client.close()
 

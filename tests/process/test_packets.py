@@ -136,7 +136,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
         joined = join(control.listen_tcp(LOCAL), opening, GUARD_S, lambda *_: None)
         hello = codec.encode(messages.Hello(**entry, process="a0", clock="")).decode()
         sockets.send(joined.connection, messages.FromMember(process="a0", pid=1, text=hello))
-        until(lambda: control.members.pids)
+        until(lambda: control.lives.pids)
         Cut(control.nodes.links["n1"].connection, joined.connection)
         until(lambda: gone)
         ((process, ending),) = gone

@@ -21,12 +21,13 @@ import pytest
 from rcg.descriptors import Descriptor
 from rcg.errors import OutOfDescriptors, PlacementError
 from rcg.options import Deadline
-from rcg.runtime.control import acceptor, graph_control
+from rcg.runtime.control import acceptor
 from rcg.runtime.control import client as control_client
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode
 from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.control.lives import Joined, Life
 from rcg.runtime.control.members import Questions
 from rcg.runtime.node.layout import Layout
 from rcg.runtime.sleepers import Sleepers
@@ -89,11 +90,11 @@ def test_what_a_stranger_sends_leaves_no_descriptor_and_harms_nobody(served, kin
                 with_descriptors(stranger, said if len(name) % 2 else known, given)
                 stranger.shutdown(socket.SHUT_WR)
                 assert is_over(stranger)
-    assert "last" not in served.control.members.over
+    assert "last" not in served.control.lives.over
     assert served.control._endpoint._thread.is_alive()
     served.client("first").close()
     member.finish()
-    until(lambda: "last" in served.control.members.over)
+    until(lambda: "last" in served.control.lives.over)
     member.close()
 
 
@@ -120,10 +121,10 @@ def test_what_a_member_sends_leaves_no_descriptor_and_ends_no_other(served, good
                 member.shutdown(socket.SHUT_WR)
                 assert is_over(member)
             # In every case no call waits for that member any more.
-            until(lambda at=name: at in served.control.members.over)
+            until(lambda at=name: at in served.control.lives.over)
     for _, ending in served.gone:
         str(ending).encode()
-    assert served.control._endpoint._thread.is_alive() and "last" not in served.control.members.over
+    assert served.control._endpoint._thread.is_alive() and "last" not in served.control.lives.over
     other.close()
 
 
@@ -234,7 +235,7 @@ def test_strangers_are_limited_in_number_and_members_get_in(served):
     # Our ends, and theirs of those that are kept.
     assert len(descriptors() - before) <= len(strangers) + acceptor.MAX_PENDING
     first, second = served.client("a0"), served.client("a1")
-    until(lambda: set(served.control.members.pids) == {"a0", "a1"})
+    until(lambda: set(served.control.lives.pids) == {"a0", "a1"})
     for connection in strangers:
         connection.close()
     first.close()
@@ -297,8 +298,8 @@ def test_a_member_that_cannot_begin_says_so(served, monkeypatch):
         patch.setattr(control_client, "_descriptors_of", fail)
         with pytest.raises(OSError, match="no such descriptor"):
             served.client("a0")
-    until(lambda: "a0" in served.control.members.gone)
-    assert "it could not start: no such descriptor" in str(served.control.members.gone["a0"])
+    until(lambda: "a0" in served.control.lives.gone)
+    assert "it could not start: no such descriptor" in str(served.control.lives.gone["a0"])
 
 
 @pytest.mark.parametrize("spare", range(4))
@@ -339,7 +340,7 @@ def test_a_signal_handler_may_use_the_control_wherever_the_main_thread_is(served
     member = served.client("a0")
     calls: list[Callable[[], object]] = [
         lambda: served.control.questions.ask_where(0.001),
-        lambda: served.control.members.over,
+        lambda: served.control.lives.over,
         lambda: served.control.forget([]),
         lambda: served.control.wait_stopped(Deadline(0.001)),
         lambda: served.control.questions.clocks(0.001),
@@ -359,10 +360,10 @@ def test_members_hear_of_the_death_of_another_and_the_driver_of_open_groups(serv
     members = [served.client(name) for name in ("a0", "a1")]
     loops = [watching(client) for client in members]
     members[1].report_prepared()
-    until(lambda: served.control.members.prepared == {"a1"})
+    until(lambda: served.control.lives.prepared == {"a1"})
     members[0].finish("it failed")
     assert loops[1].broken.wait(GUARD_S)
-    assert [(*names, ending.how) for *names, ending in served.control.members.gone.items()] == [
+    assert [(*names, ending.how) for *names, ending in served.control.lives.gone.items()] == [
         ("a0", How.FAILED)
     ]
     assert not loops[1].stopped.is_set()
@@ -382,13 +383,13 @@ class InGroups:
         for client in self.clients.values():
             watching(client)
             client.report_prepared()
-        until(lambda: served.control.members.prepared == set(names))
+        until(lambda: served.control.lives.prepared == set(names))
 
     def are_done(self, *names: str, timeout_s: float = GUARD_S) -> None:
         """Report members as done; return when they have had the time to close their groups."""
         for name in names:
             threading.Thread(target=self._close, args=(name, timeout_s), daemon=True).start()
-        until(lambda: set(names) <= self.control.members._done.keys())
+        until(lambda: all(self.control.lives.life(name) is Life.DONE for name in names))
         assert self.control.questions.ask_where(GUARD_S)  # the answer comes after that
 
     def _close(self, name: str, timeout_s: float) -> None:
@@ -443,8 +444,7 @@ def test_groups_are_closed_after_the_time_when_the_driver_has_ended(served):
 # --- connections between nodes
 
 
-def test_a_member_on_this_node_reports_its_lost_link(served, monkeypatch):
-    monkeypatch.setattr(graph_control, "_DOUBT_S", 0.3)
+def test_a_member_on_this_node_reports_its_lost_link(served):
     member = served.client("a0")
     loop = watching(member)
     member.link_lost("n1", "Broken pipe")
@@ -486,7 +486,8 @@ def test_a_node_that_is_lost_is_its_hosts_doing(has_joined):
     control.nodes.links["n1"] = link
     control.nodes.addresses["n1"] = "tcp://192.0.2.2:1"
     for name in ("a0", "a1")[not has_joined :]:
-        control.members.join(FarMember(name, 1, link))
+        control._members[name] = FarMember(name, 1, link)
+        control.lives.on(name, Joined(1), 0)
     control.on_lost(link, liveness.Ending(How.LEFT, ""))
     assert gone == [("a0", How.LEFT), ("a1", How.UNREACHABLE)]
-    assert control.members.are_all_over
+    assert control.lives.are_all_over

@@ -224,8 +224,8 @@ def test_the_secret_of_one_graph_opens_no_other(graphs, opening):
     one, other = graphs(), graphs()
     for secret in (other.control.secret, "", "é", one.control.secret[:-1]):
         assert answer_to(one, opening(graph=one.graph_id, secret=secret)) is None
-    assert not one.control.members.pids and not one.openings
-    assert not other.control.members.pids and not other.openings
+    assert not one.control.lives.pids and not one.openings
+    assert not other.control.lives.pids and not other.openings
     assert is_served(one, "a0")  # with its own
 
 
@@ -244,7 +244,7 @@ def test_a_stranger_only_opens_and_a_member_never_does(graphs):
         assert is_over(member)
     ((process, ending),) = graph.gone
     assert process == "a0" and "wrong message" in str(ending)
-    assert set(graph.control.members.pids) == {"a0"}
+    assert set(graph.control.lives.pids) == {"a0"}
 
 
 # --- one graph's member is no other graph's trouble

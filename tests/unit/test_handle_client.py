@@ -139,7 +139,7 @@ def test_what_an_owner_sends_leaves_no_descriptor_and_nobody_waiting(owners, nam
     for _ in todo:
         client = connected(owner.facts)
         with PreparedPayloads(messages.Execute(), [SMALL]) as prepared:
-            reply = client.submit(prepared)
+            reply = client.try_submit(prepared)
         assert client.wait(lambda: reply.is_done or client.error is not None, GUARD_S)  # noqa: B023
         assert client.wait(lambda: client.error is not None, GUARD_S)  # noqa: B023
         with contextlib.suppress(Exception):
@@ -177,11 +177,11 @@ def test_a_connection_that_is_over_does_not_hold_up_an_event_loop(owners, monkey
         with monkeypatch.context() as patched:
             patched.setattr(client, "wait", lambda *_: pytest.fail("it waits"))
             with pytest.raises(BlockingIOError):
-                client.submit(prepared, may_wait=False)
+                client.try_submit(prepared)
         is_over.set()
         assert client.wait(lambda: client.error is not None, GUARD_S)
         with pytest.raises(ChannelClosed):
-            client.submit(prepared, may_wait=False)
+            client.try_submit(prepared)
 
 
 # --- payloads

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rcg import _native
-from rcg.options import Deadline
 from rcg.runtime.driver import output as buffers
 from rcg.runtime.driver.output import FAILED, PENDING, READY, OutputBuffer
 from rcg.serialization import Failure, loads
@@ -168,18 +167,18 @@ def test_one_of_those_who_fetch_a_result_filled_it(boards: Any) -> None:
 
 def test_advancing_waits_for_so_many_frames_and_keeps_all_that_are_there(filled: Filled) -> None:
     filled.send(BYTES)
-    filled.buffer.advance_to(1, Deadline(0))
+    filled.buffer.advance_to(1, 0)
     assert sorted(filled.buffer.frames) == [0]
     with pytest.raises(_native.TimedOut):
-        filled.buffer.advance_to(2, Deadline(0))
+        filled.buffer.advance_to(2, 0)
     filled.send(BYTES, BYTES, BYTES)
-    filled.buffer.advance_to(2, Deadline(0))
+    filled.buffer.advance_to(2, 0)
     assert sorted(filled.buffer.frames) == [0, 1, 2, 3]
 
 
 TAKING: dict[str, Callable[[Filled], object]] = {
     "fetch": lambda filled: filled.fetch(filled.buffer.arrived),
-    "advance_to": lambda filled: filled.buffer.advance_to(filled.buffer.arrived + 1, Deadline(0)),
+    "advance_to": lambda filled: filled.buffer.advance_to(filled.buffer.arrived + 1, 0),
     "take_pending": lambda filled: filled.buffer.take_pending(),
 }
 

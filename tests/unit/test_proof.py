@@ -139,7 +139,7 @@ JOIN = messages.JoinGroup(
 )
 ASKED = [JOIN, messages.SendTensors(number=2, key="k"), messages.Execute(number=3)]
 KINDS = [each for each in vars(messages).values() if isinstance(each, type)]
-OF_NAME = {"pid": 0, "torch": False}  # any other field is a text
+OF_NAME = {"pid": 0, "within_ms": 0, "torch": False}  # any other field is a text
 OPENINGS = [
     kind(**{each.name: OF_NAME.get(each.name, "x") for each in fields(kind)})
     for kind in KINDS

@@ -17,6 +17,7 @@ import pytest
 
 from rcg.errors import ChannelTimeout
 from rcg.refs import get
+from rcg.runtime import watch
 from rcg.runtime.refs import FAILED, NEW, PENDING, READY, CompiledDAGRef, TwinRef
 from tests.harness.driven import Driven
 from tests.harness.peers import GUARD_S
@@ -186,6 +187,17 @@ def test_get_refuses_options_that_it_does_not_know(word: str) -> None:
 
 # --- a get that waits long says why, once
 
+
+class Asked:
+    """An inquiry with this answer."""
+
+    def __init__(self, text: Any) -> None:
+        self.text = text
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+
 SOON_S = 0.001
 SAID = "rcg: get() has waited 1 ms. "
 
@@ -196,6 +208,9 @@ def late(graph: Driven, ref: Any) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    for thread in threading.enumerate():
+        if thread.name == "rcg-watch":
+            thread.join()
     found = capsys.readouterr()
     assert not found.out
     return found.err.splitlines()
@@ -238,13 +253,13 @@ def test_a_graph_whose_executions_take_long_is_not_said_to_hang_each_time(
     driven: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(report_after_s=SOON_S)
-    say_why = graph.engine.say_why
+    say = watch.notice
 
-    def answer_then(ref: CompiledDAGRef, waited_s: float) -> None:
-        say_why(ref, waited_s)
+    def say_and_answer(text: str) -> None:
+        say(text)
         graph.echo()
 
-    monkeypatch.setattr(graph.engine, "say_why", answer_then)
+    monkeypatch.setattr(watch, "notice", say_and_answer)
     assert get(graph.engine.execute(1)) == 1
     assert len(said(capsys)) == 1
     assert graph.engine.report_after_s is not None and graph.engine.report_after_s >= 2 * SOON_S
@@ -254,7 +269,8 @@ def test_nothing_is_said_of_a_result_that_came_meanwhile(
     driven: Drive, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = driven(report_after_s=SOON_S)
-    monkeypatch.setattr(graph.engine, "report_within", lambda _: graph.echo() or "a verdict")
+    asked = Asked(lambda: graph.echo() or "a verdict")
+    monkeypatch.setattr(graph.engine, "inquire", lambda _: asked)
     assert get(graph.engine.execute(1)) == 1
     assert said(capsys) == []
 
@@ -265,11 +281,11 @@ def test_an_event_loop_has_it_said_on_another_thread(
     graph = driven(report_after_s=SOON_S)
     threads: list[threading.Thread] = []
 
-    def report(_: float) -> str:
+    def report() -> str:
         threads.append(threading.current_thread())
         return "a verdict\nand more"
 
-    monkeypatch.setattr(graph.engine, "report_within", report)
+    monkeypatch.setattr(graph.engine, "inquire", lambda _: Asked(report))
     errors: list[str] = []
     said = threading.Event()
 
@@ -299,19 +315,23 @@ def test_an_event_loop_has_it_said_on_another_thread(
 class Interrupted(Source):
     """A graph of which a ``get`` ends by Ctrl-C, and whose report does as well if that is asked."""
 
-    get_timeout_s = report_after_s = None
+    get_timeout_s = report_after_s = quiet_ns = None
+    answers_within_s = 0.0
 
     def __init__(self, report: Any) -> None:
         super().__init__()
         self._report = report
 
-    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
+    def try_fetch(self, ref: CompiledDAGRef, longest_ns: int | None) -> bool:
         raise KeyboardInterrupt
 
-    def report_within(self, patience_s: float) -> str:
-        if isinstance(self._report, BaseException):
-            raise self._report
-        return str(self._report)
+    def inquire(self, within_s: float) -> Any:
+        def text() -> str:
+            if isinstance(self._report, BaseException):
+                raise self._report
+            return str(self._report)
+
+        return Asked(text)
 
 
 @pytest.mark.parametrize("is_list", [False, True])

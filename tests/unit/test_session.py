@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rcg import cluster
-from rcg.channels.base import GraphEnded, NoMemory, TimedOut
+from rcg.channels.base import GraphEnded, NoMemory
 from rcg.errors import (
     ActorDiedError,
     ChannelBroken,
@@ -31,6 +31,7 @@ from rcg.ir.plan import Bindings
 from rcg.options import Deadline, Options
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.control import registry
+from rcg.runtime.control.lives import Left
 from rcg.runtime.driver import answers, lifecycle
 from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.runtime.driver.engine import Engine
@@ -55,7 +56,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def die(session: Session, how: How = How.DIED, why: str = "", process: str = ACTOR) -> None:
-    session._member_gone(process, Ending(how, why))
+    session.control._note(process, Left(Ending(how, why)))
 
 
 def test_a_death_breaks_the_graph_and_is_its_error(driven: Drive) -> None:
@@ -85,13 +86,13 @@ def test_an_error_is_new_each_time_and_its_cause_is_found_once(
 ) -> None:
     session = driven().session
     asked: list[str] = []
-    find = session._find_cause
+    find = session._error_of
 
-    def counting(process: str, ending: Ending) -> Any:
+    def counting(process: str, ending: Ending, deadline: Deadline) -> Any:
         asked.append(process)
-        return find(process, ending)
+        return find(process, ending, deadline)
 
-    monkeypatch.setattr(session, "_find_cause", counting)
+    monkeypatch.setattr(session, "_error_of", counting)
     die(session)
     first, second = session.end_error(), session.end_error()
     assert first is not second
@@ -146,7 +147,7 @@ def test_a_member_that_leaves_a_closed_graph_breaks_nothing(driven: Drive) -> No
     session.close_nowait()
     die(session)
     assert not session.is_broken
-    assert session.report(0).state == "closed"
+    assert session.report(None).state == "closed"
 
 
 def test_what_channels_raise_becomes_the_error_of_the_graph(driven: Drive) -> None:
@@ -205,7 +206,7 @@ def test_closing_ends_waits_and_gives_the_memory_back(
 
     monkeypatch.setattr(graph.session.control, "stop", noted_stop)
     graph.session.control.forget([ACTOR])  # its loop has never begun
-    assert graph.session.close(timeout_s=0) == []
+    assert graph.session.close(Deadline(0)) == []
     assert stopped == [False]  # first, or a loop would seem to end unasked
     assert graph.node.is_over
     assert graph.session.host.descriptors()[1] == []
@@ -221,12 +222,12 @@ def test_a_loop_that_has_not_ended_keeps_the_graph_open_and_is_named(
     monkeypatch.setattr(session, "_let_go", lambda: let_go.append(None))
     monkeypatch.setattr(session.control, "wait_stopped", lambda deadline: list(late))
     said: list[str] = []
-    assert session.close(timeout_s=60, warn=said.append) == [ACTOR]
+    assert session.close(Deadline(60), warn=said.append) == [ACTOR]
     (text,) = said
     assert session.plan.label(ACTOR) in text and "kill_actors=True" in text
     assert not let_go
     late.clear()
-    assert session.close(timeout_s=60, warn=said.append) == []
+    assert session.close(Deadline(60), warn=said.append) == []
     assert len(said) == 1 and let_go
 
 
@@ -236,7 +237,7 @@ def test_a_graph_is_live_until_its_teardown_is_over(
     graph = driven()
     registry.add(graph.engine)
     late = [ACTOR]
-    monkeypatch.setattr(graph.session, "close", lambda **_: list(late))
+    monkeypatch.setattr(graph.session, "close", lambda *_, **__: list(late))
     with pytest.raises(ChannelTimeout, match="Call teardown"):
         graph.engine.teardown(timeout=0.0)
     assert graph.engine in registry.live(Engine)
@@ -253,7 +254,7 @@ def test_a_forked_child_has_no_graph_to_close(
     graph.session.on_close(lambda: heard.append("closed"))
     monkeypatch.setattr(graph.session, "pid", 0)
     graph.session.close_nowait()
-    assert graph.session.close(timeout_s=None) == []
+    assert graph.session.close(Deadline(None)) == []
     assert graph.session.is_closed
     assert not graph.node.is_over and not heard
     monkeypatch.undo()
@@ -287,12 +288,12 @@ def test_a_closed_graph_is_reported_as_closed_also_if_it_broke_first(
     driven: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = driven().session
-    assert session.report(0).state == "running"
-    monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(How.DIED)})
+    assert session.report(None).state == "running"
+    monkeypatch.setattr(session.control.lives, "gone", {ACTOR: Ending(How.DIED)})
     die(session)
-    assert session.report(0).state == "broken"
+    assert session.report(None).state == "broken"
     session.close_nowait()
-    assert session.report(0).state == "closed"
+    assert session.report(None).state == "closed"
 
 
 @pytest.mark.parametrize("how", How)
@@ -300,13 +301,13 @@ def test_a_report_says_how_a_process_has_left(
     driven: Drive, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
     session = driven().session
-    monkeypatch.setattr(session.control.members, "gone", {ACTOR: Ending(how)})
-    session.control.members.note_over(ACTOR)
-    (state,) = [each.state for each in session.report(0).processes if each.process == ACTOR]
+    monkeypatch.setattr(session.control.lives, "gone", {ACTOR: Ending(how)})
+    session.control.lives.forget([ACTOR])
+    (state,) = [each.state for each in session.report(None).processes if each.process == ACTOR]
     left = {How.FAILED: "failed", How.UNREACHABLE: "unreachable"}
     assert state == left.get(how, "dead")
     said = {"dead": "died", "failed": "failed", "unreachable": "cannot be reached"}[state]
-    assert said in str(session.report(0).verdict)
+    assert said in str(session.report(None).verdict)
 
 
 # --- Ctrl-C
@@ -500,8 +501,9 @@ def test_what_cannot_join_a_node_whose_host_died_is_not_the_cause(
     """The death is heard of later than what another process says: nobody answers on its node."""
 
     def fail(session: Session, *_: object) -> None:
-        gone = session.control.members.note_gone
-        threading.Timer(0.02, gone, (ACTOR, Ending(how, "the host"))).start()
+        gone = session.control.lives.on
+        left = Left(Ending(how, "the host"))
+        threading.Timer(0.02, lambda: gone(ACTOR, left, now_ns())).start()
         raise PlacementError("its graph has ended")
 
     monkeypatch.setattr(lifecycle, "_start_loops", fail)
@@ -519,36 +521,3 @@ class _Named:
 
     def __repr__(self) -> str:
         return self._text
-
-
-def test_a_death_that_comes_later_is_not_why_a_loop_failed(driven: Drive) -> None:
-    session = driven().session
-    die(session, How.FAILED, "what it said")
-    members = session.control.members
-    at_ns = members.gone_ns.setdefault(ACTOR, now_ns())
-    members.gone["other"], members.gone_ns["other"] = Ending(How.DIED, ""), at_ns + 5_000_000_000
-    assert "what it said" in str(session.end_error())
-
-
-def test_patience_that_another_thread_raises_does_not_shorten_a_get(
-    driven: Drive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = driven().engine
-    ref = engine.execute(1)
-    engine._report_after(1.0)
-    asked: list[tuple[float, int | None]] = []
-
-    def fetch(_: Any, result: Any, timeout_s: float, patience_ns: int | None = None) -> bool:
-        asked.append((timeout_s, patience_ns))
-        engine.be_patient(2.0)  # of another thread's get
-        raise TimedOut
-
-    monkeypatch.setattr(type(ref.buffer), "fetch", fetch)
-    monkeypatch.setattr(type(engine), "say_why", lambda *_: None)
-    assert engine.try_fetch(ref, 3.0) is False
-    assert asked[0] == (3.0, 1_000_000_000)
-    (left_s, patience_ns) = asked[1]
-    assert 1.5 < left_s <= 2.0 and patience_ns is None
-    assert engine.report_after_s == 4.0
-    engine.be_patient(1e6)
-    assert engine.report_after_s == 60.0

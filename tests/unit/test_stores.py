@@ -305,7 +305,7 @@ def test_the_thread_of_the_endpoint_never_waits(served):
     member = served.client("a0")
     member.finish()
     member.close()
-    until(lambda: "a0" in served.control.members.over)
+    until(lambda: "a0" in served.control.lives.over)
     for store in stores:
         store.close()
     for future in found:

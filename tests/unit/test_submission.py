@@ -14,11 +14,11 @@ from rcg.channels.base import NoMemory
 from rcg.errors import (
     CapacityExceededError,
     ChannelClosed,
+    ChannelTimeout,
     MessageTooLarge,
     OutOfSharedMemory,
     RcgError,
 )
-from rcg.runtime.driver.submission import NoRoom
 from rcg.runtime.failure import capture_own
 from rcg.serialization import size_of
 from tests.harness.driven import Driven
@@ -100,7 +100,7 @@ def test_waiting_for_room_takes_results_off_every_output(driven: Drive) -> None:
     value = graph.take()
     graph.answer(value, 0)
     inputs = graph.submission.encode((1,), {})
-    with pytest.raises(NoRoom):
+    with pytest.raises(ChannelTimeout):
         graph.submission.submit(inputs, graph.engine._refs())
     assert [buffer.arrived for buffer in graph.buffers] == [1, 0]
     assert graph.submission.submitted == 1

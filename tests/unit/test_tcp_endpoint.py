@@ -638,7 +638,7 @@ def use(served: Served, kind: Any = messages.Use, **fields: Any) -> Joined:
 def test_a_member_of_another_node_does_not_get_shared_memory(served):
     with pytest.raises(ConnectionAbortedError):
         use(served, messages.Hello, process="a0", clock="")
-    assert not served.control.members.pids
+    assert not served.control.lives.pids
     assert is_served(served, "a0")
 
 

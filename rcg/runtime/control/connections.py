@@ -58,6 +58,7 @@ class Connections:
         self._peers: dict[int, Peer] = {}  # by their connection
         self._watched: dict[int, Peer] = {}  # by their pidfd
         self._hung_up: dict[Peer, float] = {}  # until when its process may end; the oldest first
+        self._looks_ns: dict[Service, int] = {}  # when services want to be looked at
         self._poller = select.poll()
         # Closed with the last reference: a thread that rings holds one in the meantime.
         self._doorbell: Descriptor | None = Descriptor(
@@ -124,6 +125,11 @@ class Connections:
             else:
                 visited += [each for each in acceptors if each.is_listener(fd)]
                 spoken += [(each, fd) for each in acceptors if fd in each]
+        now_ns = time.monotonic_ns()
+        for service, at_ns in list(self._looks_ns.items()):
+            if now_ns >= at_ns:
+                del self._looks_ns[service]
+                self._news.append(service)
         now = time.monotonic()
         for peer, until in list(self._hung_up.items()):
             if now < until:
@@ -137,8 +143,13 @@ class Connections:
         for acceptor in visited:
             acceptor.accept()
 
+    def look_at(self, service: Service, at_ns: int) -> None:
+        """Look at a service at this time, whatever happens until then."""
+        self._looks_ns[service] = at_ns
+
     def release(self, service: Service) -> None:
         """Close the connections of a service."""
+        self._looks_ns.pop(service, None)
         for peer in [peer for peer in self._peers.values() if peer.service is service]:
             self._forget(peer).close()
 
@@ -176,6 +187,9 @@ class Connections:
         if self._hung_up:
             until = next(iter(self._hung_up.values()))
             known.append(max(0.0, until - time.monotonic()) * 1000 + 1)
+        if self._looks_ns:
+            left_ns = min(self._looks_ns.values()) - time.monotonic_ns()
+            known.append(max(0, left_ns) / 1e6 + 1)
         return min((each for each in known if each is not None), default=None)
 
     def _open(self, acceptor: Acceptor, fd: int) -> None:

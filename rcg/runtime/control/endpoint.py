@@ -195,6 +195,10 @@ class Endpoint:
             self._news.clear()
         self._connections.ring()
 
+    def look_at(self, service: Service, at_ns: int) -> None:
+        """Look at a service at this time of the monotonic clock; only on the endpoint's thread."""
+        self._connections.look_at(service, at_ns)
+
     def close(self, service: Service) -> None:
         """Let go of a service that is over. Idempotent.
 

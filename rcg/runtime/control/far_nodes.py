@@ -121,16 +121,24 @@ class FarNodes:
         self._sleepers.wait(lambda: not missing() or self._is_over(), deadline.remaining_s())
         return missing()
 
-    def snapshots(self, timeout_s: float) -> list[Snapshot]:
-        """Return what each node does; those that do not answer in time as they were last seen.
-
-        With a timeout of 0, none is asked.
-        """
-        if timeout_s and self.links and not self._is_over():
-            number = next(self._numbers)
+    def ask(self) -> int:
+        """Ask each node what it does; returns the number of the question, at once."""
+        number = next(self._numbers)
+        if self.links and not self._is_over():
             self._asked.append(number)
             self._notify()
-            self._wait_answered(number, timeout_s)
+        return number
+
+    def wait(self, number: int, timeout_s: float) -> None:
+        """Wait until all nodes have answered a question, or for so long."""
+
+        def have_answered() -> bool:
+            return all(self._answered[name] >= number for name in self.links.copy())
+
+        self._sleepers.wait(lambda: self._is_over() or have_answered(), timeout_s)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return what each node does, as it was last seen."""
         return list(self._snapshots.values())
 
     def end(self, *, is_closed: bool, culprit: str = "") -> None:
@@ -152,19 +160,13 @@ class FarNodes:
         if self.links and not self._is_over():
             self._wanted.append(RecordEvents(number=recording, most=most))
             self._notify()
-            self._wait_answered(recording, timeout_s)
+            self.wait(recording, timeout_s)
 
     def drop(self, recording: int) -> None:
         """End a recording, if it goes on; nobody wants its events."""
         if self._events.pop(recording, None) is not None:
             self._wanted.append(AskEvents(number=next(self._numbers), recording=recording))
             self._notify()
-
-    def _wait_answered(self, number: int, timeout_s: float) -> None:
-        def have_answered() -> bool:
-            return all(self._answered[name] >= number for name in self.links.copy())
-
-        self._sleepers.wait(lambda: self._is_over() or have_answered(), timeout_s)
 
     def events(self, recording: int, timeout_s: float) -> list[Recorded]:
         """Return the events of a recording, which ends; or with 0 the newest of each process.

@@ -16,14 +16,13 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from rcg.channels.crossing import Gate
 from rcg.error_text import shielding
-from rcg.errors import OutOfThreads
 from rcg.ir.ids import DRIVER
 from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
@@ -32,9 +31,24 @@ from rcg.runtime.control import endpoint
 from rcg.runtime.control.acceptor import Refusals
 from rcg.runtime.control.endpoint import Endpoint
 from rcg.runtime.control.far_nodes import FarMember, FarNode, FarNodes
+from rcg.runtime.control.lives import (
+    SETTLE_NS,
+    Action,
+    CloseGroups,
+    Done,
+    Event,
+    Gone,
+    Joined,
+    Left,
+    LinkLost,
+    Lives,
+    Over,
+    Prepared,
+    Stopped,
+    Unseen,
+)
 from rcg.runtime.control.members import (
     Member,
-    Members,
     Questions,
     accept_link,
     refuse,
@@ -43,8 +57,8 @@ from rcg.runtime.control.members import (
 )
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
-from rcg.runtime.sleepers import Sleepers
-from rcg.threads import start_thread
+from rcg.runtime.sleepers import Sleepers, take_all
+from rcg.trace.clocks import now_ns
 from rcg.wire import codec, messages
 from rcg.wire.addresses import TcpAddress
 from rcg.wire.liveness import Ending, How
@@ -60,10 +74,7 @@ _log = Log()
 _CUTS: Final = frozenset(
     [UNREACHABLE, *map(os.strerror, (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN))]
 )
-# If no death is reported by then, a lost connection between nodes is the cause itself.
-_DOUBT_S: Final = 2.0
-# The ending of a loop that ended without a request to stop and without an error.
-_UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
+_SETTLED_NS: Final = 1 << 62  # when nothing can be heard any more
 
 
 class GraphControl:
@@ -95,12 +106,14 @@ class GraphControl:
         self._on_gone = on_gone
         self._on_client = on_client
         self._sleepers = Sleepers()
-        self.members = Members(processes, self._sleepers)
+        self.lives = Lives(processes)
+        self._members: dict[str, Member] = {}  # those whose loops run; of the endpoint's thread
         notify = _weak(self._notify, None)
         self.nodes = FarNodes(far_nodes, self._sleepers, notify, _weak(self._must_not_wait, True))
         self.questions = Questions(self._sleepers, notify, _weak(self._answering, set()))
         self._gate: tuple[Gate, Sequence[str]] | None = None
-        self._doubts: dict[str, str] = {}  # connections between nodes that ended, by their sender
+        # Connections between nodes that were lost: the process that sends there, and the text.
+        self._lost_links: deque[tuple[str, str]] = deque()
         self._stores = Stores()
         self._has_sent_stop = False
         self._is_stopping = False
@@ -138,25 +151,15 @@ class GraphControl:
         self._gate = gate, senders
 
     def link_lost(self, process: str, node: str, text: str) -> None:
-        """Note that a connection over which frames of a process go to a node has ended.
+        """Note that a connection over which frames of a process go to a node has ended. Any thread.
 
         Mostly a process of the graph has died, which is reported at the same time in other ways. If
         no death is reported for a while, the connection itself is the cause.
         """
-        if self._is_ending or self.members.gone:
-            return
         text = f"{text}: {process} -> {node}"
         if process == DRIVER:  # the driver has not left its graph, so it is the other end
             process = self.nodes.host_of(node)
-        timer = threading.Timer(_DOUBT_S, self._doubt, (process, text))
-        timer.daemon = True
-        try:
-            start_thread(timer, "to wait for the news of a death")
-        except OutOfThreads:
-            self._doubt(process, text)
-
-    def _doubt(self, process: str, text: str) -> None:
-        self._doubts[process] = text
+        self._lost_links.append((process, text))
         self._notify()
 
     # --- any thread
@@ -178,6 +181,7 @@ class GraphControl:
 
     def stop(self) -> None:
         """Ask every member to stop; returns at once."""
+        self.lives.stop()
         self._is_stopping = True
         self._notify()
 
@@ -192,13 +196,30 @@ class GraphControl:
         Once the control is closed it hears of no end, and waits for none.
         """
         self._sleepers.wait(
-            lambda: self.members.are_all_over or self._is_closed, deadline.remaining_s()
+            lambda: self.lives.are_all_over or self._is_closed, deadline.remaining_s()
         )
-        return [] if self._is_closed else self.members.late()
+        return [] if self._is_closed else self.lives.late()
+
+    def wait_cause(self, deadline: Deadline) -> tuple[str, Ending] | None:
+        """Wait until it is known who caused the end of the graph, and how; None if nobody has.
+
+        At the deadline, and on the endpoint's thread, which hears the news, this is the best that
+        is known.
+        """
+        lives = self.lives
+        while (found := lives.cause(now_ns())) is None and not self._must_not_wait():
+            left_s, settled_s = deadline.remaining_s(), SETTLE_NS / 1e9
+            if left_s == 0 or not self._sleepers.wait(
+                lambda: lives.cause(now_ns()) is not None,
+                settled_s if left_s is None else min(left_s, settled_s),
+            ):
+                break
+        return found or lives.cause(_SETTLED_NS)
 
     def forget(self, processes: Sequence[str]) -> None:
         """Do not wait for these: they never connected, or were killed."""
-        self.members.forget(processes)
+        self.lives.forget(processes)
+        self._sleepers.wake()
         self._notify()
 
     def close(self) -> None:
@@ -218,7 +239,7 @@ class GraphControl:
 
     def _answering(self) -> set[str]:
         """Return the members that may answer a question of this thread."""
-        return set() if self._must_not_wait() else self.members.pids.keys() - self.members.over
+        return set() if self._must_not_wait() else self.lives.pids.keys() - self.lives.over
 
     @property
     def _is_ending(self) -> bool:
@@ -230,22 +251,24 @@ class GraphControl:
     @property
     def is_over(self) -> bool:
         """See ``Service``. Any thread."""
-        return self._is_closed or (self._is_stopping and self.members.are_all_over)
+        return self._is_closed or (self._is_stopping and self.lives.are_all_over)
 
     def look(self) -> None:
-        """Send the requests of other threads."""
+        """Send the requests of other threads, and note what they have seen."""
         self.nodes.look()
-        while self._doubts and not self._is_ending and not self.members.gone:
-            process, text = self._doubts.popitem()
-            self._leave(process, Ending(How.UNREACHABLE, text))
+        for process, text in take_all(self._lost_links):
+            self._note(process, LinkLost(text))
         for question in self.questions.take_questions():
-            self.members.send(question)
+            send_all(self._members.values(), question)
         if self._is_stopping:
             self._stores.end()
         if self._is_stopping and not self._has_sent_stop:
             self._has_sent_stop = True
-            self.members.send(messages.Stop())
-        self.members.close_groups()
+            send_all(self._members.values(), messages.Stop())
+        self._do(self.lives.on_time(now_ns()))
+        due_ns = self.lives.next_ns()
+        if due_ns is not None:
+            self._endpoint.look_at(self, due_ns)
 
     def on_lost(self, peer: Peer, ending: Ending) -> None:
         """A member's connection or process has ended, or its loop; or the link of a node."""
@@ -253,46 +276,49 @@ class GraphControl:
             return
         node = self.nodes.forget(peer)
         if node is None:
-            self._leave(peer.name, ending)
+            if self._members.get(peer.name) is peer:
+                self._note(peer.name, Left(ending))
             return
         # A connection that its host has closed shows the end of the host, the first of the members.
         how = How.UNREACHABLE if ending.why in _CUTS else How.LEFT
         where = f"node {node.name} at {self.nodes.addresses[node.name]}"
         why = f"{ending.why}, {where}" if ending.why else where
-        host = node.members[0]
-        if host not in self.members.over:  # the cause, even if it has not joined as a member yet
-            self.members.running.setdefault(host, FarMember(host, 0, peer))
-        for process in node.members:
-            if process in self.members.running:
-                self._leave(process, Ending(how, why))
-            self.members.note_over(process)
-            how = How.UNREACHABLE  # of the others, which the host served, nothing is known
+        host, *others = node.members
+        self._note(host, Left(Ending(how, why)))
+        for process in others:
+            self._note(process, Unseen())
 
-    def _leave(self, process: str, ending: Ending) -> None:
-        """A member is gone, or its loop has failed."""
-        if self.members.running.pop(process, None) is None:
-            return
-        self._stores.end()
-        try:
-            if not self._is_ending:
-                self.members.note_gone(process, ending)
-                self._on_gone(process, ending)
-                self.members.send(messages.Broken())
-        finally:
-            self.members.note_over(process)
+    def _note(self, process: str, event: Event) -> None:
+        """Note what happens to a member, and do what is to be done."""
+        self._do(self.lives.on(process, event, now_ns()))
+        self._sleepers.wake()
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Gone(process, ending):
+                    self._stores.end()
+                    self._members.pop(process, None)
+                    self._on_gone(process, ending)
+                    send_all(self._members.values(), messages.Broken())
+                case Over(process):
+                    self._members.pop(process, None)
+                case CloseGroups(processes):
+                    members = [self._members[each] for each in processes if each in self._members]
+                    send_all(members, messages.CloseGroups())
 
     def fail(self, why: str) -> None:
         """Count all members as gone."""
-        for process in list(self.members.running):
+        for process in list(self._members):
             with shielding():
-                self._leave(process, Ending(How.FAILED, why))
+                self._note(process, Left(Ending(How.FAILED, why)))
         self.on_released()
 
     def on_released(self) -> None:
         """See ``Service``."""
         self._is_closed = True
         self._stores.end()
-        self.members.clear()
+        self._members.clear()
         self._sleepers.wake()
 
     # --- the endpoint's thread: handlers of messages
@@ -300,7 +326,7 @@ class GraphControl:
     def _welcome(self, peer: Peer, hello: messages.Hello) -> bool:
         process = hello.process
         # A remote process has shared memory of its own node.
-        if peer.is_remote or not self.members.may_join(process):
+        if peer.is_remote or process not in self.lives.not_joined:
             return False
         if not welcome(peer, self._descriptors_for(process)):
             return False
@@ -312,7 +338,8 @@ class GraphControl:
         if self._has_sent_stop:
             send_all([member], messages.Stop())
         self.questions.know_clock(member.name, hello.clock)
-        self.members.join(member)
+        self._members[member.name] = member
+        self._note(member.name, Joined(member.pid))
 
     def _join_node(self, peer: Peer, opening: messages.JoinNode) -> bool:
         return not self._is_stopping and self.nodes.join(peer, opening)
@@ -324,7 +351,7 @@ class GraphControl:
         message = codec.decode(quoted.text.encode())
         member = FarMember(quoted.process, quoted.pid, peer)
         if isinstance(message, messages.Hello):
-            if not self.members.may_join(quoted.process):
+            if quoted.process not in self.lives.not_joined:
                 raise ValueError(f"{quoted.process} has joined already")
             self._take_in(member, message)
         elif (handler := self._FROM_MEMBERS.get(type(message))) is not None:
@@ -336,13 +363,12 @@ class GraphControl:
     def _member_lost(self, peer: Peer, message: messages.MemberLost) -> bool:
         if not self.nodes.is_home(peer, message.process) or message.how not in How.__members__:
             raise ValueError(f"{message.process} is not on its node")
-        self._leave(message.process, Ending(How[message.how], message.why))
-        self.members.note_over(message.process)
+        self._note(message.process, Left(Ending(How[message.how], message.why)))
         return True
 
     def _link_lost(self, peer: Peer, message: messages.LinkLost) -> bool:
         process = message.process
-        is_own = self.members.running.get(process) is peer  # of a member on this node
+        is_own = self._members.get(process) is peer  # of a member on this node
         if not is_own and message.node != peer.name and not self.nodes.is_home(peer, process):
             raise ValueError(f"{process} is not on its node")
         self.link_lost(process, message.node, message.text)
@@ -386,24 +412,20 @@ class GraphControl:
         return True
 
     def _on_prepared(self, peer: Member, _: messages.Prepared) -> bool:
-        self.members.prepared.add(peer.name)
+        self._note(peer.name, Prepared())
         return True
 
     def _on_done(self, peer: Member, _: messages.Done) -> bool:
-        self.members.note_done(peer)
+        self._note(peer.name, Done())
         return True
 
     def _on_stopped(self, peer: Member, _: messages.Stopped) -> bool:
-        # Unasked only the poison that follows the first failure may end a loop.
-        if not self._is_ending and not self.members.gone:
-            self._leave(peer.name, _UNASKED)
-        self.members.running.pop(peer.name, None)
-        self.members.note_over(peer.name)
+        self._note(peer.name, Stopped())
         return False
 
     def _on_failed(self, peer: Member, message: messages.Failed) -> bool:
         how = How.EXITED if message.is_exiting else How.FAILED
-        self._leave(peer.name, Ending(how, message.text))
+        self._note(peer.name, Left(Ending(how, message.text)))
         return False
 
     def _use_store(self, peer: Peer, message: Message) -> bool:

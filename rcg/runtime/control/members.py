@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The members of a graph: taking them in, at the host of any node, what became of each, questions.
+"""The members of a graph: taking them in, at the host of any node, and questions to them.
 
 Any thread may ask members for their stacks and clocks, and to run torch's profiler. The endpoint's
 thread sends the question and receives the answers. Each question has a number, which the answers
@@ -24,9 +24,8 @@ from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
 from rcg.trace.model import Clock
 from rcg.wire import liveness
-from rcg.wire.liveness import Ending, lift_limit
+from rcg.wire.liveness import lift_limit
 from rcg.wire.messages import (
-    CloseGroups,
     Here,
     Message,
     OpenLink,
@@ -40,97 +39,6 @@ from rcg.wire.messages import (
 _EXCHANGES: Final = 8  # about a clock that is not ours
 
 Member = Peer | FarMember
-
-
-class Members:
-    """The members of one graph, as its driver knows them.
-
-    A member *joins*, its loop runs, it is *prepared* when its communicator groups are open, *done*
-    when its loop has ended and it waits to close them, and *over* at last. One whose process ends,
-    or whose loop fails, before it was asked to stop is *gone*.
-
-    The endpoint's thread changes this; any thread may look. It wakes ``sleepers`` when one is over.
-    """
-
-    def __init__(self, processes: Sequence[str], sleepers: Sleepers) -> None:
-        self.processes = processes  # all that will join
-        self.running: dict[str, Member] = {}  # of the endpoint's thread
-        self.pids: dict[str, int] = {}  # of those that have joined
-        self.prepared: set[str] = set()
-        self.gone: dict[str, Ending] = {}
-        self.gone_ns: dict[str, int] = {}  # when that was detected
-        self._done: dict[str, Member] = {}
-        self._over: set[str] = set()
-        self._may_all_be_done = False  # since `close_groups` looked
-        self._sleepers = sleepers
-
-    # --- any thread
-
-    @property
-    def over(self) -> frozenset[str]:
-        """Those whose loops have ended, however."""
-        return frozenset(self._over)
-
-    @property
-    def are_all_over(self) -> bool:
-        """Whether all loops have ended."""
-        return self._over >= set(self.processes)
-
-    def late(self) -> list[str]:
-        """Return those whose loops have not ended.
-
-        Those that only wait for others to close their groups are named if there are no others.
-        """
-        late = set(self.processes) - self._over
-        return sorted(late - set(self._done)) or sorted(late)
-
-    def forget(self, processes: Iterable[str]) -> None:
-        """Do not wait for these: they never connected, or were killed."""
-        self._over.update(processes)
-        self._sleepers.wake()
-
-    # --- the endpoint's thread
-
-    def may_join(self, process: str) -> bool:
-        """Whether a process is a member that has not joined."""
-        return process in self.processes and process not in self.pids
-
-    def join(self, member: Member) -> None:
-        """Take in a member."""
-        self.running[member.name] = member
-        self.pids[member.name] = member.pid
-
-    def note_gone(self, process: str, ending: Ending) -> None:
-        """Note that a member is gone."""
-        self.gone_ns[process] = now_ns()
-        self.gone[process] = ending
-
-    def note_done(self, member: Member) -> None:
-        """Note that the loop of a member has ended."""
-        self._done[member.name] = member
-        self._may_all_be_done = True
-
-    def note_over(self, process: str) -> None:
-        """Note that nothing is to be expected of a member any more."""
-        self._over.add(process)
-        self._done.pop(process, None)
-        self._may_all_be_done = True
-        self._sleepers.wake()
-
-    def close_groups(self) -> None:
-        """Have those that are done close their groups, once all that are prepared are done."""
-        if self._may_all_be_done and self.prepared <= self._over | self._done.keys():
-            self._may_all_be_done = False
-            send_all(self._done.values(), CloseGroups())
-
-    def send(self, message: Message) -> None:
-        """Send a message to all whose loops run."""
-        send_all(self.running.values(), message)
-
-    def clear(self) -> None:
-        """Nothing more will be heard of them."""
-        self.running.clear()
-        self._done.clear()
 
 
 class Questions:
@@ -163,24 +71,32 @@ class Questions:
 
     # --- any thread
 
-    def ask_where(self, timeout_s: float) -> dict[str, list[str]]:
-        """Return the stack of the user's method that each live member is in, [] for none.
+    def ask(self) -> int:
+        """Ask each live member where it is; returns the number of the question, at once."""
+        number = next(self._numbers)
+        if self._expected():
+            self._asked.append(number)
+            self._notify()
+        return number
 
-        Members that do not answer within ``timeout_s`` are missing: they are stopped, or code that
+    def wait(self, number: int, timeout_s: float) -> None:
+        """Wait until all live members have answered a question, or for so long."""
+        self._sleepers.wait(lambda: self._expected() <= self.stacks(number).keys(), timeout_s)
+
+    def stacks(self, number: int) -> dict[str, list[str]]:
+        """Return the stack of the user's method that each member is in, [] for none.
+
+        Members that have not answered this question are missing: they are stopped, or code that
         they run does not let Python go on.
         """
-        if not timeout_s or not self._expected():
-            return {}
-        number = next(self._numbers)
-        self._asked.append(number)
-        self._notify()
+        known = self._answers.copy()
+        return {p: list(stack) for p, (answer, stack) in known.items() if answer >= number}
 
-        def answers() -> dict[str, list[str]]:
-            known = self._answers.copy()
-            return {p: list(stack) for p, (answer, stack) in known.items() if answer >= number}
-
-        self._sleepers.wait(lambda: self._expected() <= answers().keys(), timeout_s)
-        return answers()
+    def ask_where(self, timeout_s: float) -> dict[str, list[str]]:
+        """Ask, wait for so long, and return the answers: see ``stacks``."""
+        number = self.ask()
+        self.wait(number, timeout_s)
+        return self.stacks(number)
 
     def processor_ns(self, timeout_s: float) -> dict[str, tuple[int, int]]:
         """Return the processor time of each member: of the thread of its methods, and of all.

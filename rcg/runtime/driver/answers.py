@@ -92,7 +92,7 @@ def gather(
         for actor in [a for a, ref in pending.items() if ref in ready]:
             answers[actor] = answer_of(actor, pending.pop(actor), named)
         if pending and session is not None:
-            gone = set(map(session.plan.host_of, session.control.members.gone.copy()))
+            gone = set(map(session.plan.host_of, session.control.lives.gone.copy()))
             if gone - set(pending):  # one that has not answered says itself what is wrong
                 session.check_running()
         if pending and deadline.expired:

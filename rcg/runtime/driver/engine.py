@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-import time
 import types
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -30,13 +29,13 @@ from rcg.ir.ids import DRIVER
 from rcg.ir.ops import Input, Output, Read, Write
 from rcg.ir.plan import Plan
 from rcg.ir.signature import ExecutionSignature, Key
-from rcg.options import Deadline, timeout_from_user
+from rcg.options import FOR_EVER, Deadline, timeout_from_user
 from rcg.runtime.by_reference import has_references, wait_until_made
 from rcg.runtime.control import registry
 from rcg.runtime.driver.asyncio_bridge import AsyncioBridge
 from rcg.runtime.driver.output import OutputBuffer, Outputs, ResultFeed
-from rcg.runtime.driver.session import Session
-from rcg.runtime.driver.submission import RING_POLL_S, InputChannel, Inputs, NoRoom, Submission
+from rcg.runtime.driver.session import Inquiry, Session
+from rcg.runtime.driver.submission import NO_ROOM, RING_POLL_S, InputChannel, Inputs, Submission
 from rcg.runtime.driver.window import Reading
 from rcg.runtime.observe.activity import Activity
 from rcg.runtime.observe.report import (
@@ -46,18 +45,12 @@ from rcg.runtime.observe.report import (
     Statistics,
     activities,
 )
-from rcg.runtime.refs import (
-    HELD,
-    MOST_PATIENCE_S,
-    CompiledDAGRef,
-    refs_of,
-    say_once,
-    timed_out,
-)
+from rcg.runtime.refs import HELD, CompiledDAGRef, refs_of, watch_of, watch_of_submitting
 from rcg.runtime.remote.client import HandleFacts
 from rcg.runtime.remote.server import serve_client
+from rcg.runtime.watch import Watch
 from rcg.serialization import Encoded
-from rcg.threads import run_behind, start_behind, to_thread
+from rcg.threads import run_behind, start_behind
 
 # An await lets the event loop turn so many times before it uses the waiting thread, which costs two
 # changes of thread; results are often microseconds away.
@@ -65,6 +58,27 @@ _MAX_LOOP_TURNS: Final = 20
 # Statistics wait so long for other nodes, which answer in less than a millisecond.
 _NODES_PATIENCE_S: Final = 0.5
 UNSET: Final[Any] = object()
+
+
+class EngineInquiry:
+    """A question to the processes of a graph of this process; see ``watch.Inquiry``.
+
+    Attributes:
+        asked: The question; None if nobody was asked.
+    """
+
+    def __init__(self, engine: Engine, asked: Inquiry | None) -> None:
+        self._engine = engine
+        self.asked = asked
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until all have answered, or for so long."""
+        if self.asked is not None:
+            self._engine.session.await_answers(self.asked, timeout_s)
+
+    def text(self) -> str:
+        """Return the report, with the answers so far."""
+        return str(self._engine.report_on(self.asked))
 
 
 class Engine:
@@ -76,11 +90,12 @@ class Engine:
         plan: What runs.
         session: The running graph.
         get_timeout_s: The timeout of a ``get`` without one.
-        report_after_s: How long a ``get`` waits before it says what it waits for; None for ever.
+        quiet_ns: ``report_after_s`` as the fetching threads need it.
         left: The outputs that are still wanted, a bit for each, by execution.
+        said: The hangs of which it was said what is waited for.
     """
 
-    report_after_s: float | None
+    answers_within_s: Final = STACKS_TIMEOUT_S
 
     def __init__(self, session: Session, face: Callable[[Engine], Any]) -> None:
         self.session = session
@@ -92,8 +107,8 @@ class Engine:
         self._bridge = AsyncioBridge(session)
         self._buffers, inputs, self._outputs = self._open_channels()
         self._buffer = None if self.plan.is_multi else self._outputs[0]
-        self._said: dict[int, object] = {}  # for which hangs it was said what they wait for
-        self._report_after(session.options.report_after_s)
+        self.said: dict[int, object] = {}
+        self.report_after_s = session.options.report_after_s
         self._submission = Submission(session, inputs, self._buffers)
         self.left = self._submission.window.left
         options = session.options
@@ -160,14 +175,11 @@ class Engine:
         try:  # costs nothing, which a function around this would
             if self.session.is_over:
                 raise self.session.end_error()
-            try:
-                submission, buffer = self._submission, self._buffer
-                refs = self._refs() if buffer is None else CompiledDAGRef(self, buffer)
-                if submission.is_whole and len(args) == 1:
-                    return submission.submit_value(args[0], refs)
-                return submission.submit(submission.encode(args, kwargs), refs)
-            except NoRoom:
-                raise self._no_room() from None
+            submission, buffer = self._submission, self._buffer
+            refs = self._refs() if buffer is None else CompiledDAGRef(self, buffer)
+            if submission.is_whole and len(args) == 1:
+                return submission.submit_value(args[0], refs)
+            return submission.submit(submission.encode(args, kwargs), refs)
         except BaseException as error:
             cluster.end_at_caller(error)
             raise
@@ -177,10 +189,7 @@ class Engine:
         if self.session.is_over:
             raise self.session.end_error()
         refs = [CompiledDAGRef(self, buffer) for buffer in self._buffers]
-        try:
-            self._submission.submit(self._submission.join(encoded), refs)
-        except NoRoom:
-            raise self._no_room() from None
+        self._submission.submit(self._submission.join(encoded), refs)
         return refs
 
     def has_ended(self) -> bool:
@@ -199,63 +208,40 @@ class Engine:
             return CompiledDAGRef(self, self._buffer)
         return refs_of(self, self._outputs)
 
-    def _no_room(self) -> ChannelTimeout:
-        limit_s = self.session.options.submit_timeout_s
-        return timed_out(self, "there was no room for another execution", limit_s)
-
     # --- fetching, for refs
 
-    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
-        """Wait for the result of a ref; False when the time is up."""
+    def try_fetch(
+        self, ref: CompiledDAGRef, longest_ns: int | None, deadline: Deadline = FOR_EVER
+    ) -> bool:
+        """Wait for the result of a ref; see ``ResultSource``."""
         session = self.session
         if session.is_over and session.is_closed:  # a broken graph keeps its results
             raise session.end_error()
         if self._reading is not None:
             self._reading.look(ref.execution)
         buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
-        patience_ns = self._patience_ns  # looked at once: another thread may change it meanwhile
         try:
-            is_first = buffer.fetch(ref, timeout_s, patience_ns)
-        except TimedOut:
-            pass
-        except Signal as signal:
-            raise session.public(signal) from None
-        else:
-            if is_first:
-                release(self.left, ref.execution, buffer.number)
-            return True
-        if patience_ns is None or (timeout_s is not None and timeout_s * 1e9 <= patience_ns):
-            return False
-        return self._fetch_aloud(ref, timeout_s, patience_ns / 1e9)
-
-    def _fetch_aloud(self, ref: CompiledDAGRef, timeout_s: float | None, waited_s: float) -> bool:
-        """Go on with a fetch that has waited for a while; say what it waits for."""
-        limit = Deadline(None if timeout_s is None else timeout_s - waited_s)
-        began_s = time.monotonic() - waited_s
-        self.say_why(ref, waited_s)
-        buffer: OutputBuffer = ref.buffer  # type: ignore[assignment]  # this graph made it
-        try:
-            is_first = buffer.fetch(ref, limit.remaining_s())
+            is_first = buffer.fetch(ref, longest_ns)
         except TimedOut:
             return False
         except Signal as signal:
-            raise self.session.public(signal) from None
+            raise session.public(signal, deadline) from None
         if is_first:
             release(self.left, ref.execution, buffer.number)
-        self.be_patient(time.monotonic() - began_s)
         return True
 
-    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
-        """Say what a ``get`` waits for; see ``ResultSource``."""
-        say_once(self, self._said, self._buffers.completed(), ref, waited_s)
+    def hang(self) -> int:
+        """Return what tells one hang of the graph from the next; see ``Watched``."""
+        return self._buffers.completed()
 
-    def be_patient(self, took_s: float) -> None:
-        """Wait longer before saying anything again; see ``ResultSource``."""
-        if self.report_after_s is not None:
-            self._report_after(max(self.report_after_s, min(2 * took_s, MOST_PATIENCE_S)))
+    @property
+    def report_after_s(self) -> float | None:
+        """How long a ``get`` waits before it says what it waits for; None for ever."""
+        return self._report_after_s
 
-    def _report_after(self, after_s: float | None) -> None:
-        self.report_after_s, self._patience_ns = after_s, timeout_ns(after_s)
+    @report_after_s.setter
+    def report_after_s(self, after_s: float | None) -> None:
+        self._report_after_s, self.quiet_ns = after_s, timeout_ns(after_s)
 
     def has(self, ref: CompiledDAGRef) -> bool:
         """Return whether ``get`` of a ref would not wait."""
@@ -307,14 +293,25 @@ class Engine:
                 with contextlib.suppress(NoMemory, TimedOut):
                     if self._submission.try_submit(inputs, refs):
                         return refs
-            async with asyncio.timeout(self.session.options.submit_timeout_s), self._bridge.queue():
-                await self._submit_async(inputs, refs)
-        except TimeoutError:
-            # With a report, for which live actors are asked where they are.
-            raise await to_thread(self._no_room) from None
+            await self._submit_in_time(inputs, refs)
         except GraphEnded:
             raise await self._end_error() from None
         return refs
+
+    async def _submit_in_time(self, inputs: Inputs, refs: Any) -> None:
+        """Submit within the submit timeout; coroutines of one event loop in their order."""
+        loop, deadline = asyncio.get_running_loop(), Deadline(self.session.options.submit_timeout_s)
+        watch = watch_of_submitting(refs, deadline)
+        ask_s = watch.next_s()
+        asking = None if ask_s is None else loop.call_later(ask_s, watch.look)
+        try:
+            async with asyncio.timeout(deadline.remaining_s()), self._bridge.queue():
+                await self._submit_async(inputs, refs)
+        except TimeoutError:
+            raise watch.error(NO_ROOM) from None
+        finally:
+            if asking is not None:
+                asking.cancel()
 
     async def _submit_async(self, inputs: Inputs, refs: Any) -> None:
         """Submit as soon as there is room, and memory."""
@@ -355,24 +352,18 @@ class Engine:
             await self._wait_for_cause()
 
     async def _wait_aloud(self, ref: CompiledDAGRef) -> None:
-        """Wait for a result; after a while another thread says what is waited for."""
-        loop, after_s = asyncio.get_running_loop(), self.report_after_s
+        """Wait for a result; after a while it is said what is waited for."""
+        loop, watch = asyncio.get_running_loop(), watch_of(ref, Deadline(None))
         arrival = self._bridge.wait_for(self._buffers[ref.buffer.number], ref.execution)
+        after_s = watch.next_s()
         if after_s is None:
             return await arrival
-
-        def say() -> None:
-            with contextlib.suppress(RuntimeError):  # no thread can be started
-                loop.run_in_executor(None, self.say_why, ref, after_s)
-
-        began_s = loop.time()
-        saying = loop.call_later(after_s, say)
+        saying = loop.call_later(after_s, watch.look)
         try:
             await arrival
         finally:
             saying.cancel()
-        if loop.time() - began_s > after_s:
-            self.be_patient(loop.time() - began_s)
+        watch.end()
 
     # --- seeing
 
@@ -414,13 +405,19 @@ class Engine:
             tcp=str(control.tcp_address or ""),
         )
 
-    def report_within(self, patience_s: float) -> str:
-        """Return ``report`` as text, waiting at most this long for the stacks of live actors."""
-        return str(self.report(patience_s))
+    def inquire(self, within_s: float) -> EngineInquiry:
+        """See ``Watched``."""
+        return EngineInquiry(self, self.session.inquire() if within_s else None)
 
     def report(self, patience_s: float) -> Report:
         """Return the report, waiting at most this long for the stacks of live actors."""
-        found = self.session.report(patience_s)
+        inquiry = self.inquire(patience_s)
+        inquiry.wait(patience_s)
+        return self.report_on(inquiry.asked)
+
+    def report_on(self, asked: Inquiry | None) -> Report:
+        """Return the report with the answers to a question; None: nobody was asked."""
+        found = self.session.report(asked)
         self._buffers.take_dropped()
         completed = self._buffers.completed()  # first: other threads submit meanwhile
         return dataclasses.replace(
@@ -481,20 +478,22 @@ class Engine:
             registry.note_ended(self)
             return
 
-        def end(warn: Callable[[str], object]) -> list[str]:
+        def end(warn: Callable[[str], object]) -> tuple[list[str], str | None]:
+            deadline = Deadline(limit_s)
+            watch = Watch(self, deadline)
             self.keep_held_results()
-            late = session.close(timeout_s=limit_s, kill_actors=kill_actors, warn=warn)
+            late = session.close(deadline, kill_actors=kill_actors, warn=warn, watch=watch)
             if not late:
                 self._finalizer.detach()
                 registry.note_ended(self)
-            return late
+            return late, watch.report() if late else None
 
         try:
-            late = run_behind(end)
+            late, report = run_behind(end)
         except BaseException as error:  # Ctrl-C, perhaps before anything has begun
             session.begin_close()
             start_behind(lambda: end(str))
-            names = ", ".join(map(self.plan.label, session.control.members.late()))
+            names = ", ".join(map(self.plan.label, session.control.lives.late()))
             still = (
                 f", but {names} may still run a method; its loop ends when that returns. Call "
                 "teardown() again to wait for it, or teardown(kill_actors=True) to end the actors"
@@ -508,7 +507,7 @@ class Engine:
                 "there ends when the running method returns. Call teardown() again to go on "
                 "waiting, or teardown(kill_actors=True) to end the actors now.",
                 timeout_s=limit_s,
-                report=self.report_within(min(limit_s or 0.0, STACKS_TIMEOUT_S)),
+                report=report,
             )
 
 

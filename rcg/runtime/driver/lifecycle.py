@@ -244,7 +244,7 @@ def launch(
         # No process can join a node whose host has died: its death is the cause.
         death = session.death() if isinstance(error, PlacementError) else None
         session.control.forget(sorted(_not_connected(session)))
-        session.close(timeout_s=5.0)
+        session.close(Deadline(5.0))
         session.close_nowait()  # also if a loop has not ended
         if death is not None:
             raise death from error
@@ -362,7 +362,7 @@ def _openers_of(plan: Plan, bindings: Bindings) -> dict[str, Opener]:
 def _wait_prepared(session: Session, named: Named, deadline: Deadline) -> None:
     """Wait until the members of all groups have met."""
     expected = {member for group in session.plan.groups for member in group.members}
-    while missing := sorted(expected - session.control.members.prepared):
+    while missing := sorted(expected - session.control.lives.prepared):
         session.check_running()
         if deadline.expired:
             actors = dict.fromkeys(map(session.plan.host_of, missing))
@@ -392,8 +392,7 @@ def _wait_connected(
 
 
 def _not_connected(session: Session) -> set[str]:
-    members = session.control.members
-    return set(members.processes) - set(members.pids)
+    return set(session.control.lives.not_joined)
 
 
 def _start_for(

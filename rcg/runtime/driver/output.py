@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from rcg.channels.base import Frame, FrameReader, Frames, GraphEnded, Signal, timeout_ns
 from rcg.channels.shm import Ticket
-from rcg.options import Deadline
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.driver.session import Session
 from rcg.runtime.failure import error_of_unpickling, summary_of
@@ -140,29 +139,22 @@ class OutputBuffer:
         """Return whether the result has arrived."""
         return execution < self.reader.seq or execution < self.here
 
-    def fetch(
-        self, result: Ticket, timeout_s: float | None, patience_ns: int | None = None
-    ) -> bool:
+    def fetch(self, result: Ticket, longest_ns: int | None) -> bool:
         """Wait for one result and fill it: its value, and then its state.
 
         Args:
             result: The result.
-            timeout_s: How long it waits; None for ever.
-            patience_ns: How long it waits at most, whatever ``timeout_s`` is.
+            longest_ns: How long it waits; None for ever.
 
         Returns:
             Whether this call filled it, and not another thread's.
 
         Raises:
-            TimedOut: The time was up, or ``patience_ns``; the result can be fetched later.
+            TimedOut: The time was up; the result can be fetched later.
             GraphEnded, FrameDamaged: There is no result any more.
         """
         execution, frames = result.execution, self.frames
         before = self.reader.seq if self._siblings else 0
-        longest_ns = patience_ns
-        if timeout_s is not None:
-            asked_ns = timeout_ns(timeout_s)
-            longest_ns = asked_ns if longest_ns is None else min(longest_ns, asked_ns)
         self._collect(self._into, execution, longest_ns)
         # The buffer that took frames for its siblings wakes those that wait for them.
         if self.dropped or self.awaited or (self._siblings and self.reader.seq != before):
@@ -194,13 +186,13 @@ class OutputBuffer:
             result.state = FAILED if type(value) is Failure else self.ready
         return frames.pop(execution, None) is not None
 
-    def advance_to(self, count: int, deadline: Deadline) -> None:
+    def advance_to(self, count: int, timeout_s: float | None) -> None:
         """Wait until ``count`` frames have arrived, keeping them.
 
         Raises:
             TimedOut, GraphEnded, FrameDamaged: As in ``fetch``.
         """
-        self._collect(self._into, count - 1, timeout_ns(deadline.remaining_s()))
+        self._collect(self._into, count - 1, timeout_ns(timeout_s))
         self.take_pending()
 
     def take_pending(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +29,7 @@ from rcg.ir.phrases import name_of, phrase_of
 from rcg.ir.plan import Bindings, Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.log import Log
-from rcg.options import Deadline, Options
+from rcg.options import FOR_EVER, Deadline, Options
 from rcg.runtime.actor.start import let_exit
 from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
@@ -39,8 +38,8 @@ from rcg.runtime.node.layout import Layout
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs, socket_queues
+from rcg.runtime.watch import Watch
 from rcg.text import graph_title, time_text
-from rcg.trace.clocks import now_ns
 from rcg.wire import liveness
 from rcg.wire.liveness import Ending, How
 from rcg.wire.messages import Opening
@@ -57,9 +56,6 @@ _STATES: Final = {
 }  # of processes that have left
 # How long to wait for Ray's explanation of a death that the kernel has already reported.
 _CAUSE_PATIENCE_S: Final = 1.0
-_DEATH_PATIENCE_S: Final = 0.3  # for a death that made others' loops fail
-_DEATH_POLL_S: Final = 0.01
-_DEATH_LATE_NS: Final = 1_000_000_000  # a death that is noticed later is another story
 # How long to wait for actors that were killed to be dead.
 _KILL_PATIENCE_S: Final = 2.0
 # After this long a teardown warns which actors it waits for.
@@ -79,6 +75,18 @@ class GraphName(NamedTuple):
 
 
 UNNAMED: Final = GraphName()
+
+
+class Inquiry(NamedTuple):
+    """Questions to all processes of a graph, by their numbers: where are you, and what do you do?
+
+    Attributes:
+        members: The number of the question to the members.
+        nodes: That of the question to the hosts of other nodes.
+    """
+
+    members: int
+    nodes: int
 
 
 class Seen(NamedTuple):
@@ -139,7 +147,6 @@ class Session:
         self.pid = os.getpid()
         self.is_over = False  # closed or broken: one look for `execute`
         self._is_closed = False
-        self._gone: tuple[str, Ending] | None = None
         self._cause: RcgError | None = None
         self._on_end: deque[Callable[[], None]] = deque()
         self._on_close: deque[Callable[[], None]] = deque()
@@ -202,7 +209,10 @@ class Session:
             patience_s: How long to wait for other nodes, which are else returned as they were last
                 seen. With 0 nobody is asked.
         """
-        return [self.node, *self.control.nodes.snapshots(patience_s)]
+        nodes = self.control.nodes
+        if patience_s:
+            nodes.wait(nodes.ask(), patience_s)
+        return [self.node, *nodes.snapshots()]
 
     # --- state
 
@@ -229,12 +239,12 @@ class Session:
     @property
     def is_broken(self) -> bool:
         """Whether a member died."""
-        return self._gone is not None
+        return bool(self.control.lives.gone)
 
     @property
     def has_cause(self) -> bool:
         """Whether ``end_error`` answers at once, without asking Ray how a member died."""
-        return self._is_closed or self._gone is None or self._cause is not None
+        return self._is_closed or not self.is_broken or self._cause is not None
 
     def on_end(self, call: Callable[[], None]) -> None:
         """Have ``call`` called once when the session breaks or closes; it must not block."""
@@ -257,8 +267,6 @@ class Session:
         # On the control thread only.
         if self._is_closed:
             return
-        if self._gone is None:
-            self._gone = process, ending
         self.is_over = True
         self.node.end_broken(process)  # the first death counts
         releases_itself = ending.how in (How.FAILED, How.EXITED)
@@ -279,24 +287,30 @@ class Session:
             ChannelClosed: It was torn down.
             ActorDiedError: A member died.
         """
-        if self._is_closed or self._gone is not None:
+        if self._is_closed or self.is_broken:
             raise self.end_error()
 
-    def end_error(self) -> RcgError:
-        """Return the error of a graph that was torn down, or lost a member."""
+    def end_error(self, deadline: Deadline = FOR_EVER) -> RcgError:
+        """Return the error of a graph that was torn down, or lost a member.
+
+        It waits until the cause is known, and for what Ray says of it, but not beyond the deadline.
+        """
         if self._is_closed:
             return ChannelClosed("Channel closed. The compiled graph was torn down.")
-        if self._gone is None:
-            return ChannelBroken("a process of the graph is gone")
-        known = self._cause
-        if known is None:
-            known = self._cause = self._find_cause(*self._gone)
+        known = self._cause or self._find_cause(deadline)
         # A new one each time, because a raised exception keeps the frames of its callers.
         return type(known)(known.message, **known.facts)
 
-    def _find_cause(self, process: str, ending: Ending) -> RcgError:
-        if ending.how is How.FAILED:
-            process, ending = self._death_behind(process, ending)
+    def _find_cause(self, deadline: Deadline) -> RcgError:
+        cause = self.control.wait_cause(deadline)
+        if cause is None:
+            return ChannelBroken("a process of the graph is gone")
+        found = self._error_of(*cause, deadline)
+        if not deadline.expired:  # else it may lack something that the next one finds
+            self._cause = found
+        return found
+
+    def _error_of(self, process: str, ending: Ending, deadline: Deadline) -> RcgError:
         lanes: list[str] = []
         if ending.how is not How.FAILED:
             process = self.plan.host_of(process)
@@ -317,7 +331,7 @@ class Session:
                 site=ran.site,
                 actor_id=cluster.actor_id(self.handles[process]),
             )
-        is_alive, why = self._ask_ray(process)
+        is_alive, why = self._ask_ray(process, deadline)
         if ending.how is How.UNREACHABLE and is_alive:
             return ChannelBroken(
                 f"{label} cannot be reached any more, although Ray still runs it: {ending.why}. It "
@@ -336,31 +350,18 @@ class Session:
         )
 
     def death(self) -> RcgError | None:
-        """Return the error of a member's death; None if no death is reported in a moment."""
-        process, ending = self._death_behind("", Ending(How.FAILED))
-        return None if ending.how is How.FAILED else self._find_cause(process, ending)
+        """Return the error of a member's death; None if none is reported in a moment."""
+        cause = self.control.wait_cause(FOR_EVER)
+        return None if cause is None or cause[1].how is How.FAILED else self.end_error()
 
-    def _death_behind(self, process: str, ending: Ending) -> tuple[str, Ending]:
-        """Return the member that died or is unreachable, if there is one, else the one that failed.
-
-        A driver that was suspended may hear first that the loops of others ended because of it.
-        """
-        members, deadline = self.control.members, Deadline(_DEATH_PATIENCE_S)
-        latest_ns = members.gone_ns.get(process, now_ns()) + _DEATH_LATE_NS
-        while True:
-            for each, how in list(members.gone.items()):
-                if how.how is not How.FAILED and members.gone_ns.get(each, 0) <= latest_ns:
-                    return each, how
-            if deadline.expired:
-                return process, ending
-            time.sleep(_DEATH_POLL_S)
-
-    def _ask_ray(self, process: str) -> tuple[bool, str]:
+    def _ask_ray(self, process: str, deadline: Deadline) -> tuple[bool, str]:
         """Return whether an actor may be alive, and what Ray says of its death."""
         if not cluster.is_connected():
             return False, "Ray was shut down."
         try:
-            cluster.get(cluster.probe(self.handles[process]), timeout_s=_CAUSE_PATIENCE_S)
+            left_s = deadline.remaining_s()
+            patience_s = _CAUSE_PATIENCE_S if left_s is None else min(left_s, _CAUSE_PATIENCE_S)
+            cluster.get(cluster.probe(self.handles[process]), timeout_s=patience_s)
         except TimeoutError:
             return True, "Ray has not reported the cause yet."
         except Exception as error:  # noqa: BLE001 - whatever Ray says is the cause
@@ -385,23 +386,33 @@ class Session:
                 text = f"in {node} (execution {now.execution}){bound}"
             else:
                 text = f"{phrase_of(self.plan, process, now.op)} (execution {now.execution})"
-            gone_ns = self.control.members.gone_ns.get(process)
+            gone_ns = self.control.lives.gone_ns.get(process)
             if gone_ns is not None and isinstance(view, Snapshot):
                 text += f", {time_text(max(0, gone_ns - view.taken_ns))} before that"
             return Seen(text, node, site)
         return Seen("nowhere")
 
-    def report(self, patience_s: float) -> Report:
+    def inquire(self) -> Inquiry:
+        """Ask all live processes for what a report says of them; returns at once."""
+        return Inquiry(self.control.questions.ask(), self.control.nodes.ask())
+
+    def await_answers(self, inquiry: Inquiry, timeout_s: float) -> None:
+        """Wait until all live processes have answered, or for so long."""
+        deadline = Deadline(timeout_s)
+        self.control.questions.wait(inquiry.members, timeout_s)
+        self.control.nodes.wait(inquiry.nodes, deadline.remaining_s() or 0.0)
+
+    def report(self, inquiry: Inquiry | None) -> Report:
         """Return what each process does and waits for, including those that hang or died.
 
         Args:
-            patience_s: How long to wait for the stacks of live processes; 0 asks for none.
+            inquiry: With the stacks of those that have answered it by now; None: nobody was asked.
         """
-        stacks = self.control.questions.ask_where(patience_s)
-        nodes = self.views(patience_s)
+        stacks = {} if inquiry is None else self.control.questions.stacks(inquiry.members)
+        nodes = self.views()
         memory = [node.memory() for node in nodes]
-        gone = self.control.members.gone.copy()
-        left = dict.fromkeys(self.control.members.over, "ended")
+        gone = self.control.lives.gone.copy()
+        left = dict.fromkeys(self.control.lives.over, "ended")
         left |= {each: _STATES[ending.how] for each, ending in gone.items()}
         return Report(
             graph_id=self.graph_id,
@@ -413,7 +424,7 @@ class Session:
             backlogs=tuple(backlogs(nodes, self.plan)),
             used_bytes=sum(each.used_bytes for each in memory),
             cap_bytes=sum(each.cap_bytes for each in memory),
-            asked=patience_s > 0,
+            asked=inquiry is not None,
             sockets=socket_queues(nodes, self.plan),
             refused=self._refusals(nodes),
         )
@@ -426,29 +437,31 @@ class Session:
         far = (node for node in nodes if isinstance(node, Snapshot) and node.age_s is not None)
         return {FIRST_NODE: str(ours), **{node.layout.node: node.refused for node in far}}
 
-    def public(self, signal: Signal) -> RcgError:
-        """Return the error that users get for what a channel raised."""
-        return self.end_error() if issubclass(type(signal), GraphEnded) else signal.public()
+    def public(self, signal: Signal, deadline: Deadline = FOR_EVER) -> RcgError:
+        """Return the error that users get for what a channel raised; see ``end_error``."""
+        return self.end_error(deadline) if issubclass(type(signal), GraphEnded) else signal.public()
 
     # --- the end
 
     def close(
         self,
+        deadline: Deadline,
         *,
-        timeout_s: float | None,
         kill_actors: bool = False,
         warn: Callable[[str], object] = _log.warning,
+        watch: Watch | None = None,
     ) -> list[str]:
         """Stop every loop and release shared memory. Idempotent, any thread.
 
-        It blocks until the loops have ended, or for ``timeout_s``. A loop that is still in a user's
+        It blocks until the loops have ended, or the deadline. A loop that is still in a user's
         method ends when the method returns. It may be called again to continue waiting. On the
         endpoint's thread, for example in a ``__del__``, it does not wait.
 
         Args:
-            timeout_s: How long to wait.
+            deadline: When waiting ends.
             kill_actors: Kill the actors as well.
             warn: Called with a text about each process that takes long to end.
+            watch: Over this wait; None if nobody wants to know what it waits for.
 
         Returns:
             The processes whose loops have not ended.
@@ -460,9 +473,9 @@ class Session:
                 self._kill_actors()
             self._let_go()
             return []
-        deadline = Deadline(timeout_s)
-        patience = Deadline(_PATIENCE_S if timeout_s is None else min(_PATIENCE_S, timeout_s))
-        late = self.control.wait_stopped(patience)
+        left_s = deadline.remaining_s()
+        patience = Deadline(_PATIENCE_S if left_s is None else min(_PATIENCE_S, left_s))
+        late = self._wait_stopped(patience, watch)
         if late and (kill_actors or not deadline.expired):
             for process in late:
                 warn(self._lateness(process, kill_actors))
@@ -470,10 +483,21 @@ class Session:
             self._kill_actors()
             late = []
         elif late:
-            late = self.control.wait_stopped(deadline)
+            late = self._wait_stopped(deadline, watch)
         if not late:
             self._let_go()
         return late
+
+    def _wait_stopped(self, deadline: Deadline, watch: Watch | None) -> list[str]:
+        """Wait until every loop has ended; returns those that have not by the deadline."""
+        while True:
+            sleeps = (deadline.remaining_s(), None if watch is None else watch.next_s())
+            sleep_s = min((each for each in sleeps if each is not None), default=None)
+            late = self.control.wait_stopped(Deadline(sleep_s))
+            if not late or deadline.expired:
+                return late
+            if watch is not None:
+                watch.look()
 
     def close_nowait(self) -> None:
         """Stop all loops without waiting: for garbage collection and interpreter exit.
@@ -524,8 +548,8 @@ class Session:
             return  # they ended with the cluster
         pids = {
             pid
-            for process, pid in self.control.members.pids.items()
-            if process in self.node.layout.members and process not in self.control.members.gone
+            for process, pid in self.control.lives.pids.items()
+            if process in self.node.layout.members and process not in self.control.lives.gone
         }
         pidfds: list[Descriptor] = []
         with contextlib.suppress(OSError):  # of the others the end is not waited for

@@ -26,11 +26,13 @@ from rcg.runtime.by_reference import ByReference, has_references, lower_inputs
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
 from rcg.runtime.driver.window import Admission, Window
-from rcg.runtime.refs import NEW
+from rcg.runtime.refs import NEW, watch_of_submitting
+from rcg.runtime.watch import Watch
 from rcg.serialization import KIND_BYTES, Encoded, join_parts, size_of
 from rcg.text import graph_title
 from rcg.trace.clocks import now_ns
 
+NO_ROOM: Final = "there was no room for another execution"
 RING_POLL_S: Final = 0.01  # between two looks at a ring whose reader is about to take a frame
 
 
@@ -93,10 +95,6 @@ class _Hold:
         submission = self._submission()
         graph = graph_title("", self._graph) if submission is None else submission.title
         return f"{number} of {graph}"
-
-
-class NoRoom(Exception):
-    """There was no room for another execution within the submit timeout."""
 
 
 class Submission:
@@ -243,7 +241,7 @@ class Submission:
         """Submit one execution, waiting for room and for memory; returns its refs.
 
         Raises:
-            NoRoom: There was none within the submit timeout; nothing was submitted.
+            ChannelTimeout: There was none within the submit timeout; nothing was submitted.
             MessageTooLarge: They can never fit.
             OutOfSharedMemory: No execution is in flight that could return memory.
             CapacityExceededError, RcgError: As in ``try_submit``.
@@ -275,14 +273,19 @@ class Submission:
     def _submit_later(self, inputs: Inputs, refs: Any) -> Any:
         """Submit one execution, waiting for what is in the way; see ``submit``."""
         deadline = Deadline(self._session.options.submit_timeout_s)
+        watch = watch_of_submitting(refs, deadline)
         try:
             for execution in self.attempts(inputs, refs):
-                if execution is None:
+                is_late, has_come = watch.is_late, False
+                if execution is not None:
+                    has_come = self._advance(execution + 1, watch, deadline)
+                elif not is_late:
                     time.sleep(RING_POLL_S)
-                else:
-                    self._advance(execution + 1, deadline)
+                if is_late and not has_come:
+                    raise watch.error(NO_ROOM)
+                watch.look()
         except GraphEnded:
-            raise self._session.end_error() from None
+            raise self._session.end_error(deadline) from None
         return refs
 
     def attempts(self, inputs: Inputs, refs: Any) -> Iterator[int | None]:
@@ -401,12 +404,16 @@ class Submission:
         self.window.look(submitted, complete, self._admission.room(submitted, complete))
         return submitted - complete < self.window.admitted
 
-    def _advance(self, complete: int, deadline: Deadline) -> None:
-        """Wait until so many executions are complete, taking results off every output."""
+    def _advance(self, complete: int, watch: Watch, deadline: Deadline) -> bool:
+        """Wait until so many executions are complete, taking results off every output.
+
+        It returns False when there is something to do for the watch before.
+        """
         try:
             for buffer in self._buffers:
-                buffer.advance_to(complete, deadline)
+                buffer.advance_to(complete, watch.next_s())
         except TimedOut:
-            raise NoRoom from None
+            return False
         except Signal as signal:
-            raise self._session.public(signal) from None
+            raise self._session.public(signal, deadline) from None
+        return True

@@ -78,8 +78,8 @@ class RecordedGraph(Protocol):
     def title(self) -> str:
         """What messages call it."""
 
-    def report(self, patience_s: float) -> Report:
-        """Return what each process does; with 0, without asking any."""
+    def report(self, inquiry: None) -> Report:
+        """Return what each process does, without asking any."""
 
     def check_running(self) -> None:
         """Raise ``ChannelClosed`` or ``ActorDiedError`` if it has ended."""
@@ -374,7 +374,7 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
     node = session.node
     specs = session.plan.channels_by_id()
     numbers = {program.process: at for at, program in enumerate(session.plan.programs)}
-    ended = session.control.members.over - session.control.members.gone.keys()
+    ended = session.control.lives.over - session.control.lives.gone.keys()
     found = {}
     for process in node.layout.members:
         now = node.now(process)
@@ -398,7 +398,9 @@ def _open_ops(session: RecordedGraph) -> dict[str, OpenOp]:
         found[process] = OpenOp(now.op, now.execution, now.since_ns, waiting_ns, peer)
     # Those of other nodes, as far as their hosts know.
     gates = {gate.id for gate in session.plan.gates}
-    for snapshot in session.control.nodes.snapshots(_LOOK_TIMEOUT_S):
+    nodes = session.control.nodes
+    nodes.wait(nodes.ask(), _LOOK_TIMEOUT_S)
+    for snapshot in nodes.snapshots():
         for process in snapshot.layout.members:
             now = snapshot.now(process)
             if not now.since_ns or process in ended or process in gates:
@@ -423,7 +425,7 @@ def _graph_trace(
 ) -> GraphTrace:
     """Return the record of each process until a point in time, on the driver's clock."""
     clocks = {DRIVER: Clock(), **session.control.questions.clocks(_CLOCKS_TIMEOUT_S)}
-    pids = {DRIVER: session.pid, **session.control.members.pids}
+    pids = {DRIVER: session.pid, **session.control.lives.pids}
     recorded = {each.process: each for each in found}
     machines = session.control.addresses()  # for people: an address, if there are several nodes
     lanes = []
@@ -442,7 +444,7 @@ def _graph_trace(
         events = events[events["start_ns"] < end_ns]
         if op is not None and op.since_ns >= end_ns:
             op = None
-        died_ns = session.control.members.gone_ns.get(process)
+        died_ns = session.control.lives.gone_ns.get(process)
         if op is not None and died_ns is not None:
             events, op = _with_last(events, op, died_ns), None
         events, kernels, streams = _without_kernels(events)
@@ -463,7 +465,7 @@ def _graph_trace(
             )
         )
     limit = session.options.max_inflight_executions
-    trouble = session.report(0).trouble
+    trouble = session.report(None).trouble
     return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name, trouble)
 
 

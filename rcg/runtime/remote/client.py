@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +29,19 @@ from rcg.errors import (
     ChannelClosed,
     ChannelTimeout,
     ExecutionError,
+    OutOfThreads,
     PlacementError,
     RcgError,
 )
 from rcg.ir.signature import ExecutionSignature
+from rcg.options import Deadline
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.control.joining import Joined, join
 from rcg.runtime.failure import error_of_unpickling, to_exception
 from rcg.runtime.refs import FAILED, state_of, take_arrived
 from rcg.runtime.sleepers import Sleepers, set_done, take_all
 from rcg.serialization import KIND_BYTES, Failure
-from rcg.threads import start_owner
+from rcg.threads import start_owner, start_thread
 from rcg.wire import liveness, sockets
 from rcg.wire.addresses import is_tcp
 from rcg.wire.liveness import How
@@ -57,8 +61,8 @@ from rcg.wire.payloads import Payload, PreparedPayloads, open_payloads
 from rcg.wire.sockets import Received
 
 JOIN_TIMEOUT_S: Final = 30.0
-# How long the listening thread may take to say why a connection is over.
-_CAUSE_TIMEOUT_S: Final = 1.0
+SUBMIT_RETRY_S: Final = 0.001  # between two attempts while the owner does not read
+_TAKES_NONE: Final = "it has taken no input"
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -184,7 +188,7 @@ class Client:
     then releases all waiters.
     """
 
-    def __init__(self, facts: HandleFacts) -> None:
+    def __init__(self, facts: HandleFacts, timeout_s: float | None = None) -> None:
         self.facts = facts
         self.pid = os.getpid()
         self.users: set[object] = set()
@@ -198,7 +202,9 @@ class Client:
         self._sleepers = Sleepers()
         self._awaiting: dict[Any, deque[_Waiter]] = {}
         self._is_hung_up = False
-        self._joined = _join_owner(facts, Use, JOIN_TIMEOUT_S)
+        opening = Use(graph=facts.graph_id, secret=facts.secret)
+        limit_s = JOIN_TIMEOUT_S if timeout_s is None else min(timeout_s, JOIN_TIMEOUT_S)
+        self._joined = _join_owner(facts, opening, limit_s)
         self._socket = self._joined.connection
         if not isinstance(self._joined.message, Ready):
             self._joined.close()
@@ -220,12 +226,29 @@ class Client:
 
     # --- any thread
 
-    def submit(self, prepared: PreparedPayloads, *, may_wait: bool = True) -> Reply:
-        """Ask the owner to execute.
+    def submit(self, prepared: PreparedPayloads, deadline: Deadline) -> Reply:
+        """Ask the owner to execute, and wait until it has taken the inputs.
+
+        Raises:
+            ChannelTimeout: The owner did not take them in time.
+            RcgError: The connection is over.
+        """
+        while True:
+            try:
+                return self.try_submit(prepared)
+            except BlockingIOError:
+                if deadline.expired:
+                    raise no_answer(self.facts, _TAKES_NONE, deadline.timeout_s or 0.0) from None
+                left_s = deadline.remaining_s()
+                pause_s = SUBMIT_RETRY_S if left_s is None else min(left_s, SUBMIT_RETRY_S)
+                self.wait(lambda: self.error is not None, pause_s)
+
+    def try_submit(self, prepared: PreparedPayloads) -> Reply:
+        """Ask the owner to execute, without waiting.
 
         Raises:
             BlockingIOError: The owner is behind, or the connection is over for a reason that is not
-                known yet, and ``may_wait`` is False.
+                known yet: the listening thread is about to say it.
             RcgError: The connection is over.
         """
         if self.error is not None:
@@ -233,7 +256,7 @@ class Client:
         reply, number = Reply(), next(self._numbers)
         self._replies[number] = reply
         try:
-            prepared.send(self._socket, may_wait=may_wait, number=number)
+            prepared.send(self._socket, may_wait=False, number=number)
         except BlockingIOError:
             del self._replies[number]
             raise
@@ -242,10 +265,8 @@ class Client:
             exhausted = out_of_descriptors(error, "to send an input to the compiling process")
             if exhausted is not None:
                 raise exhausted from error
-            # The listening thread is about to say why.
-            if self.error is None and not may_wait:
+            if self.error is None:
                 raise BlockingIOError from None
-            self.wait(lambda: self.error is not None, _CAUSE_TIMEOUT_S)
             raise self.end_error() from None
         return reply
 
@@ -391,9 +412,9 @@ def _open(received: Received, execution: int | None = None) -> _Arrived:
 
 
 def _join_owner(
-    facts: HandleFacts, kind: type[Opening], timeout_s: float, *, descriptors: int = 0
+    facts: HandleFacts, opening: Opening, timeout_s: float, *, descriptors: int = 0
 ) -> Joined:
-    """Connect to the owner and return its answer to a first message of this kind.
+    """Connect to the owner and return its answer to a first message.
 
     Raises:
         PlacementError: It is on another node.
@@ -405,7 +426,6 @@ def _join_owner(
         if uid != os.getuid() or (pid > 0 and not _is_alive(pid)):
             raise _owner_gone(facts)
 
-    opening = kind(graph=facts.graph_id, secret=facts.secret)
     here = cluster.node_id() if cluster.is_connected() else None
     is_elsewhere = facts.node is not None and here is not None and facts.node != here
     address = facts.tcp if is_elsewhere and facts.tcp else facts.address
@@ -456,7 +476,10 @@ def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
         ChannelTimeout: It does not answer.
         OutOfDescriptors: There is none left, in this process or in the owner.
     """
-    joined = _join_owner(facts, AskReport, timeout_s, descriptors=1)
+    asked = AskReport(
+        graph=facts.graph_id, secret=facts.secret, within_ms=math.ceil(timeout_s * 1000)
+    )
+    joined = _join_owner(facts, asked, timeout_s, descriptors=1)
     try:
         if not isinstance(joined.message, Reported):
             raise ValueError("its answer is not a report")
@@ -471,11 +494,45 @@ def ask_report(facts: HandleFacts, timeout_s: float = JOIN_TIMEOUT_S) -> str:
         joined.close()
 
 
+class RemoteInquiry:
+    """A question to the owner of a graph for its report; see ``watch.Inquiry``.
+
+    A thread asks, because connecting takes as long as the owner likes.
+    """
+
+    def __init__(self, facts: HandleFacts, within_s: float) -> None:
+        self._facts, self._within_s = facts, within_s
+        self._texts: list[str] = []
+        self._thread = threading.Thread(target=self._ask, name="rcg-watch", daemon=True)
+        if within_s:
+            with contextlib.suppress(OutOfThreads):
+                start_thread(self._thread, "to ask for a report")
+
+    def _ask(self) -> None:
+        try:
+            self._texts.append(ask_report(self._facts, self._within_s))
+        except RcgError as error:
+            self._texts.append(str(error))
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the owner has answered, or for so long."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def text(self) -> str | None:
+        """Return what the owner said, or why it said nothing; None if it was not asked."""
+        if self._texts:
+            return self._texts[0]
+        if not self._within_s:
+            return None
+        return str(no_answer(self._facts, "it may be stopped", self._within_s))
+
+
 def no_answer(facts: HandleFacts, why: str, timeout_s: float) -> ChannelTimeout:
     """Return the error for an owner that does not answer."""
     return ChannelTimeout(
         f"process {facts.owner_pid}, which compiled the graph, does not answer: {why}",
-        timeout_s=timeout_s,
+        timeout_s=round(timeout_s, 3),
     )
 
 

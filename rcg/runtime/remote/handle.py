@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
+from rcg.channels.base import timeout_ns
 from rcg.cluster import at_users_line, end_at_caller
 from rcg.descriptors import telling_exhaustion
-from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
+from rcg.errors import ChannelClosed, ChannelTimeout, ExecutionError, GraphError, RcgError
+from rcg.options import FOR_EVER, Deadline
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made
 from rcg.runtime.codec import make_codec
 from rcg.runtime.control import registry
 from rcg.runtime.mapping import MapResults, map_over
-from rcg.runtime.refs import (
-    MOST_PATIENCE_S,
-    READY,
-    CompiledDAGRef,
-    confirm,
-    refs_of,
-    say_once,
-)
+from rcg.runtime.observe.report import STACKS_TIMEOUT_S
+from rcg.runtime.refs import READY, CompiledDAGRef, confirm, refs_of
 from rcg.runtime.remote.client import (
+    SUBMIT_RETRY_S,
     Client,
     HandleFacts,
+    RemoteInquiry,
     RemoteOutput,
     Reply,
     ask_report,
@@ -40,10 +38,6 @@ from rcg.runtime.remote.client import (
 from rcg.threads import to_thread
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
-
-_SUBMIT_RETRY_S: Final = 0.001
-# More than the limit on submitting, which the owner keeps if it can.
-_OWNER_ANSWER_MARGIN_S: Final = 5.0
 
 # Connections to the owners of graphs, by graph. Without a lock: two threads that connect at the
 # same moment have a connection each.
@@ -73,11 +67,13 @@ class CompiledDAGHandle:
     a handle counts as in flight until it completes.
     """
 
+    answers_within_s: Final = 2 * STACKS_TIMEOUT_S  # the owner asks its actors first
+
     def __init__(self, facts: HandleFacts) -> None:
         self._facts = facts
         self.get_timeout_s = facts.get_timeout_s
         self.report_after_s = facts.report_after_s
-        self._said: dict[int, object] = {}
+        self.said: dict[int, object] = {}
         # Refs note here when they go away; at a handle it is the outputs that count.
         self.left: dict[int, int] = {}
         self._codec = make_codec()
@@ -100,19 +96,18 @@ class CompiledDAGHandle:
             ChannelBroken: The process that compiled the graph is gone.
             OutOfDescriptors: There is none left, in this process or in that one.
         """
-        client = self._connect()
-        limit_s = self._facts.submit_timeout_s
+        deadline = Deadline(self._facts.submit_timeout_s)
+        client = self._connect(deadline.remaining_s())
         values, references = lower_inputs(
-            self._facts.signature.values(args, kwargs), _no_readers, limit_s
+            self._facts.signature.values(args, kwargs), _no_readers, deadline.remaining_s()
         )
         with self._prepare(values) as prepared:
-            reply = client.submit(prepared)
+            reply = client.submit(prepared, deadline)
         self._hold(client, reply, references)
         try:
-            if limit_s is not None:
-                limit_s += _OWNER_ANSWER_MARGIN_S
-            if not client.wait(lambda: reply.is_done or client.error is not None, limit_s):
-                raise no_answer(self._facts, "it may be stopped", limit_s or 0.0)
+            left_s = deadline.remaining_s()
+            if not client.wait(lambda: reply.is_done or client.error is not None, left_s):
+                raise self._late(deadline)
             return self._refs(client, reply)
         except BaseException:
             client.abandon(reply)
@@ -133,22 +128,33 @@ class CompiledDAGHandle:
             raise
 
     async def _execute_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        deadline = Deadline(self._facts.submit_timeout_s)
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                return await self._submit_async(args, kwargs, deadline)
+        except TimeoutError as error:
+            if isinstance(error, RcgError):
+                raise
+            raise self._late(deadline) from None
+
+    async def _submit_async(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline: Deadline
+    ) -> Any:
         client = self._client
         if client is None or client.pid != os.getpid() or self._is_closed:
-            client = await to_thread(self._connect)
+            client = await to_thread(partial(self._connect, deadline.remaining_s()))
         values: Sequence[Any] = self._facts.signature.values(args, kwargs)
         references: Sequence[ByReference] = ()
         if has_references(values):
-            limit_s = self._facts.submit_timeout_s
-            await wait_until_made(values, limit_s)
-            values, references = lower_inputs(values, _no_readers, limit_s)
+            await wait_until_made(values, deadline.remaining_s())
+            values, references = lower_inputs(values, _no_readers, deadline.remaining_s())
         with self._prepare(values) as prepared:
             while True:
                 try:
-                    reply = client.submit(prepared, may_wait=False)
+                    reply = client.try_submit(prepared)
                     break
                 except BlockingIOError:
-                    await asyncio.sleep(_SUBMIT_RETRY_S)
+                    await asyncio.sleep(SUBMIT_RETRY_S)
         self._hold(client, reply, references)
         try:
             known = client
@@ -157,6 +163,11 @@ class CompiledDAGHandle:
         except BaseException:
             client.abandon(reply)
             raise
+
+    def _late(self, deadline: Deadline) -> ChannelTimeout:
+        """Return the error of an ``execute`` to which the owner has not answered in time."""
+        why = "it may be stopped, or have no room. The execution may still begin"
+        return no_answer(self._facts, why, deadline.timeout_s or 0.0)
 
     @at_users_line
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
@@ -173,7 +184,7 @@ class CompiledDAGHandle:
         with telling_exhaustion("to send an input to the process that compiled the graph"):
             return PreparedPayloads(Execute(), encoded)
 
-    def _connect(self) -> Client:
+    def _connect(self, timeout_s: float | None = None) -> Client:
         client = self._client
         if self._is_closed:
             raise ChannelClosed("Channel closed. The handle was closed.")
@@ -183,7 +194,7 @@ class CompiledDAGHandle:
         if shared is not None:
             let_go = self._end_of_use(shared)
         if shared is None or not shared.join(self._user):
-            shared = Client(self._facts)
+            shared = Client(self._facts, timeout_s)
             let_go = self._end_of_use(shared)
             shared.join(self._user)
             try:
@@ -238,22 +249,16 @@ class CompiledDAGHandle:
 
     # --- what refs ask
 
-    def try_fetch(self, ref: CompiledDAGRef, timeout_s: float | None) -> bool:
-        """Wait for the result of a ref and fill it; False when the time is up."""
+    def try_fetch(
+        self, ref: CompiledDAGRef, longest_ns: int | None, deadline: Deadline = FOR_EVER
+    ) -> bool:
+        """Wait for the result of a ref and fill it; see ``ResultSource``."""
         client, output = self._client_of(ref)
-        after_s = self.report_after_s
-        if after_s is not None and (timeout_s is None or timeout_s > after_s):
-            began_s = time.monotonic()
-            if not client.wait(lambda: self._is_settled(ref), after_s):
-                self.say_why(ref, after_s)
-                left_s = None if timeout_s is None else timeout_s - after_s
-                if not client.wait(lambda: self._is_settled(ref), left_s):
-                    return False
-                self.be_patient(time.monotonic() - began_s)
-        elif not client.wait(lambda: self._is_settled(ref), timeout_s):
+        longest_s = None if longest_ns is None else longest_ns / 1e9
+        if not client.wait(lambda: self._is_settled(ref), longest_s):
             return False
-        if self._said:
-            self._said.clear()  # the next one is another hang
+        if self.said:
+            self.said.clear()  # the next one is another hang
         arrived = output.frames.get(ref.execution)
         if arrived is not None:
             # Read, store, and only then discard: Ctrl-C between any two lines loses nothing.
@@ -263,14 +268,18 @@ class CompiledDAGHandle:
             raise client.end_error()
         return True
 
-    def say_why(self, ref: CompiledDAGRef, waited_s: float) -> None:
-        """Say what a ``get`` waits for; see ``ResultSource``."""
-        say_once(self, self._said, 0, ref, waited_s)
+    @property
+    def quiet_ns(self) -> int | None:
+        """See ``ResultSource``."""
+        return timeout_ns(self.report_after_s)
 
-    def be_patient(self, took_s: float) -> None:
-        """Wait longer before saying anything again; see ``ResultSource``."""
-        if self.report_after_s is not None:
-            self.report_after_s = max(self.report_after_s, min(2 * took_s, MOST_PATIENCE_S))
+    def hang(self) -> int:
+        """See ``Watched``: of a handle it is known when the next result comes."""
+        return 0
+
+    def inquire(self, within_s: float) -> RemoteInquiry:
+        """Ask the owner for its report; see ``Watched``."""
+        return RemoteInquiry(self._facts, within_s)
 
     def _client_of(self, ref: CompiledDAGRef) -> tuple[Client, RemoteOutput]:
         client = self._client
@@ -314,15 +323,6 @@ class CompiledDAGHandle:
             ChannelTimeout: It does not answer.
         """
         return ask_report(self._facts)
-
-    def report_within(self, patience_s: float) -> str | None:
-        """Return the owner's report, or why there is none; None if there is no time for it."""
-        if not patience_s:
-            return None
-        try:
-            return ask_report(self._facts, 2 * patience_s)  # the owner asks its actors first
-        except RcgError as error:
-            return str(error)
 
     def __repr__(self) -> str:
         return f"CompiledDAGHandle({self._facts.graph_id}, owner={self._facts.owner_pid})"

@@ -26,6 +26,7 @@ from rcg.runtime.failure import Origin, capture, capture_own
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S
 from rcg.runtime.refs import FAILED, CompiledDAGRef
 from rcg.runtime.sleepers import Sleepers, take_all
+from rcg.runtime.watch import Inquiry
 from rcg.serialization import KIND_BYTES, Encoded, Failure, encode_failure
 from rcg.threads import start_thread
 from rcg.wire import liveness, sockets
@@ -84,8 +85,8 @@ class ServedGraph(Protocol):
     def get_id(self) -> str:
         """Return its id."""
 
-    def report_within(self, patience_s: float) -> str:
-        """Return the report, as text."""
+    def inquire(self, within_s: float) -> Inquiry:
+        """See ``Watched``."""
 
     def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:
         """Execute with inputs that another process has encoded."""
@@ -103,7 +104,7 @@ def serve_client(
     dag = reference()
     target: Callable[[], None]
     if dag is not None and isinstance(opening, AskReport):
-        target = partial(_send_report, connection, dag)
+        target = partial(_send_report, connection, dag, opening.within_ms / 1000)
     elif dag is not None and isinstance(opening, Use):
         target = _Connection(connection, dag).run
     else:
@@ -113,9 +114,12 @@ def serve_client(
     start_thread(thread, "to serve another process that uses its graph")
 
 
-def _send_report(connection: Connection, dag: ServedGraph) -> None:
+def _send_report(connection: Connection, dag: ServedGraph, within_s: float) -> None:
     with connection, contextlib.suppress(OSError):
-        text = dag.report_within(STACKS_TIMEOUT_S).encode("utf-8", "replace")
+        patience_s = min(STACKS_TIMEOUT_S, within_s / 2)
+        inquiry = dag.inquire(patience_s)
+        inquiry.wait(patience_s)
+        text = (inquiry.text() or "").encode("utf-8", "replace")
         try:
             send_payloads(connection, Reported(), [(KIND_BYTES, text, None, 0)])
         except OSError as error:
