@@ -142,6 +142,15 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_digits(ratio)}x"
 
 
+def hundredths(value: float) -> int | float:
+    """Return a ratio, or its spread, in hundredths, rounded as it is shown.
+
+    >>> hundredths(0.987), hundredths(1.005), hundredths(float("inf"))
+    (99, 100, inf)
+    """
+    return round(100 * float(f"{value:.2f}")) if isfinite(value) else value
+
+
 def spread_text(ratio: float | None, spread: float | None) -> str:
     """Return a ratio with how far it may be off.
 

@@ -38,7 +38,6 @@ from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, runs_of, s
 from rcg.trace.analysis.parts import Parts, parts_of
 from rcg.trace.analysis.rendezvous import Exchange, exchanges_of
 from rcg.trace.analysis.shares import Shares, shares_of
-from rcg.trace.analysis.spread import spread_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
 from rcg.trace.analysis.transfers import Wire, wires_of
 from rcg.trace.analysis.verdict import Verdict, verdict_of
@@ -230,7 +229,7 @@ class Measured:
             wires=self.wires,
             methods=self.methods,
             throughput_spread=None if hangs else executions.throughput_spread,
-            latency_spread_ns=None if hangs else spread_of(latencies),
+            latency_spread_ns=None if hangs else executions.latency_spread_ns,
             latency=None if hangs else self.latency,
             verdict=self.verdict,
             name=graph.name,

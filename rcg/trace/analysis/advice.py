@@ -38,6 +38,7 @@ from rcg.trace.analysis.critical import SteadyPath, text_of
 from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.placement import Placements
+from rcg.trace.analysis.spread import is_noise
 from rcg.trace.analysis.what_if import (
     Factors,
     Replays,
@@ -120,7 +121,7 @@ class Advisor:
 
     def is_worth_it(self, gain: float | None) -> bool:
         """Return whether a gain is large enough to speak of, and larger than its spread."""
-        return gain is not None and gain - 1 > max(gain * self.off, _LEAST_GAIN)
+        return gain is not None and gain - 1 > _LEAST_GAIN and not is_noise(gain, gain * self.off)
 
     def with_changes(self, *changes: Any) -> WhatIf:
         """Return the figures with changes, without the spread, which takes several replays."""

@@ -18,6 +18,7 @@ from rcg.display import Charted, Displayed
 from rcg.ir.plan import Plan
 from rcg.table import Table
 from rcg.text import (
+    hundredths,
     plural,
     rate_text,
     ratio_text,
@@ -27,7 +28,7 @@ from rcg.text import (
     visible,
 )
 from rcg.trace.analysis.events import TimeKind
-from rcg.trace.analysis.spread import LEAST, SEEN, is_noise
+from rcg.trace.analysis.spread import LEAST, is_noise
 from rcg.trace.analysis.summary import GraphSummary
 
 _LITTLE: Final = 0.03  # of a time that is said to have changed
@@ -73,12 +74,8 @@ class Change:
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the two, or their ratio and 1, differ by no more than their spreads, if known."""
-        found = is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
-        ratio, spread = self.ratio, self.spread
-        if found is False and ratio is not None and spread is not None:
-            return round(abs(ratio - 1), 2) <= round(spread, 2)  # as they are shown
-        return found
+        """Whether 1 is within the spread of ``ratio`` (``spread.py``); None if that is unknown."""
+        return is_noise(self.ratio, self.spread)
 
     @property
     def doubt(self) -> str:
@@ -146,12 +143,12 @@ class GraphComparison(Charted, Displayed):
         A spread becomes smaller as the root of the number of executions.
         """
         rate, count = self.throughput, min(self.executions)
-        off, spread = abs((rate.ratio or 1.0) - 1), rate.spread
+        ratio, spread = rate.ratio or 1.0, rate.spread
         if spread is None:
             return f"run at least {LEAST + 1} executions"
-        if off < SEEN:
+        if hundredths(ratio) == 100:
             return "run more executions"
-        needed = count * (spread / off) ** 2 * _SURE
+        needed = count * (spread / (ratio - 1)) ** 2 * _SURE
         digits = max(len(str(round(needed))) - 2, 0)
         return f"about {math.ceil(needed / 10**digits) * 10**digits:,} executions would tell"
 

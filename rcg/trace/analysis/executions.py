@@ -38,7 +38,7 @@ from rcg.table import Table
 from rcg.text import cut, plural, time_text
 from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
-from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
+from rcg.trace.analysis.spread import LEAST, batch_edges, half_width, spread_of
 
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
@@ -174,6 +174,17 @@ class Executions(Displayed):
         if len(index) <= LEAST or not np.diff(completed[edges]).all():
             return None
         return half_width(1e9 * np.diff(index[edges]) / np.diff(completed[edges]))
+
+    @cached_property
+    def latency_spread_ns(self) -> float | None:
+        """How far the median latency may be off (``spread.py``); None of too few executions.
+
+        Those that were submitted before the first completion are left out: until then the graph
+        fills, and each of them waits for fewer others than all that follow.
+        """
+        completed = self.completed_ns[self.completed_ns != UNSEEN]
+        first = completed.min(initial=-UNSEEN - 1)
+        return spread_of(self.latency_ns[self.submitted_ns[self.is_timed] >= first])
 
     def throughput_until(self, end_ns: int) -> float | None:
         """Return executions per second of a graph that hangs.

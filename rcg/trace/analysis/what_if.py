@@ -124,7 +124,7 @@ class WhatIf(Charted, Displayed):
     @property
     def is_noise(self) -> bool | None:
         """Whether the speedup differs from 1 by no more than its spread; None if unknown."""
-        return is_noise(1.0, self.speedup or 1.0, 0.0, self.spread)
+        return is_noise(self.speedup, self.spread)
 
     @property
     def is_far_off(self) -> bool:

@@ -29,7 +29,6 @@ from rcg.trace.analysis.comparison import Change, Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.executions import Executions
-from rcg.trace.analysis.spread import SEEN
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
@@ -378,7 +377,7 @@ def judged(change: Change, text_of: Callable[[float | None], str]) -> str:
         return "changed"
     if change.is_noise is None:
         return "not known"
-    if change.is_noise or abs(change.ratio - 1) < SEEN:
+    if change.is_noise:
         return "alike"
     return "better" if (change.ratio > 1) == (text_of is rate_text) else "worse"
 
