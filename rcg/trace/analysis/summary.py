@@ -44,6 +44,7 @@ _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
 _LINE = 100  # characters
+_TRY = "  try: "
 _BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -211,7 +212,8 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     """Return what a graph's summary begins with: that it hangs, or the verdict and the advice.
 
     Returns:
-        Lines of at most 100 characters, unless names are long; none if nothing can be said.
+        Lines of at most 100 characters, unless names or lines of Python are long; none if nothing
+        can be said.
     """
     if graph.stall is not None:
         return [stall_text(graph, of=of)]
@@ -220,7 +222,8 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     name = f"{brief(graph.title, IN_LINE)}: " if of else ""
     lines = wrapped(f"{name}{graph.verdict}", _LINE, later="  ")
     for advice in graph.verdict.advice:
-        lines += wrapped(f"  try: {advice.text}", _LINE, later="    ")
+        first, *rest = advice.lines(_LINE - len(_TRY))
+        lines += [f"{_TRY}{first}", *(f"{' ' * len(_TRY)}{line}" for line in rest)]
     return lines
 
 
