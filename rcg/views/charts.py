@@ -20,6 +20,7 @@ import numpy as np
 
 from rcg.errors import TraceError
 from rcg.text import bytes_text, plural, share_text, time_text
+from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.comparison import Comparison, GraphComparison
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.latency import BINS
@@ -27,10 +28,8 @@ from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.measured import Measured
 from rcg.trace.model import Recording
-from rcg.views.data.alike import Odd, odd_text
 from rcg.views.data.colours import EXECUTIONS, HATCHED, HIDDEN, KIND_LOOKS, TINTED, TITLES
 from rcg.views.data.excerpts import Excerpt, excerpt_of
-from rcg.views.data.figures import odd_actors
 from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.elements import images
 from rcg.views.html.findings import (
@@ -339,7 +338,7 @@ def _over_time(
 ) -> Any:
     """Return for which share of each slice of the time processes do that."""
     edges, shares = shares_over_time(measured, kinds, *measured.window, _SLICES)
-    odd = odd_actors(measured.summary)
+    odd = measured.summary.odd
     made = {
         "x": (edges[1:] + edges[:-1]) / 2 / _MS,
         "y": _named([lane.label for lane in measured.graph.lanes], odd),
@@ -363,7 +362,7 @@ def _with_odd(title: str, odd: Mapping[str, Odd]) -> str:
 
 
 def _shares(summary: GraphSummary, dark: bool | None, *, is_sorted: bool) -> Any:
-    lanes, odd = list(summary.shares.lanes), odd_actors(summary)
+    lanes, odd = list(summary.shares.lanes), summary.odd
     if is_sorted:
         lanes.sort(key=lambda lane: -lane.compute_ns)
     bars = []

@@ -10,10 +10,9 @@ import pytest
 
 from rcg.compiler import compile_graph
 from rcg.ir.ops import Call
+from rcg.trace.analysis.alike import odd_text
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
-from rcg.views.data.alike import odd_text
-from rcg.views.data.figures import odd_actors
 from rcg.views.data.microbatches import ideal_starts, microbatches_of
 from rcg.views.html.mimebundle import of_trace
 from rcg.views.scene import Scene
@@ -57,7 +56,7 @@ def test_how_slow_a_stage_is_is_that_of_all_executions_as_elsewhere() -> None:
     scene = pipelined(changed_trace)
     assert scene.title.startswith("a5 is 1.50x slower than its 7 peers: ")
     measured = Measured.of(changed_trace, changed_trace.graphs[0])
-    assert odd_text(odd_actors(measured.summary)) == "7 alike, a5 1.50x slower"
+    assert odd_text(measured.summary.odd) == "7 alike, a5 1.50x slower"
 
 
 def test_the_bubble_is_that_of_the_profile_if_executions_do_not_overlap() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rcg.display import Charted, Displayed
@@ -26,6 +26,14 @@ from rcg.text import (
     spread_text,
     time_text,
     visible,
+)
+from rcg.trace.analysis.alike import (
+    APART,
+    FEW,
+    SAME_SHARE,
+    SAME_TIME,
+    alike_rows,
+    name_of_rows,
 )
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.spread import LEAST, is_noise
@@ -161,16 +169,35 @@ class GraphComparison(Charted, Displayed):
         rows = [self.throughput.row(rate_text), self.latency.row(time_text)]
         lines = [visible(self.answer), "", f"{visible(self.title)}: {same}"]
         lines.append(Table(head, rows, "nfffw").text("  "))
-        ops = _largest(self.ops, _size)
-        table = Table(head, [op.row(time_text) for op in ops], "nfffw")
-        lines += ["", "  What each op took, median without waiting", table.text("    ")]
-        lines += _left_out(len(self.ops) - len(ops), "op", "comparison.ops")
-        seen = [share for share in self.shares if _size(share) >= 0.0005]
-        shares = _largest(seen, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
-        table = Table(head[:3], [share.row(share_text)[:3] for share in shares], "nff")
-        lines += ["", "  Where the time went", table.text("    ")]
-        lines += _left_out(len(seen) - len(shares), "share", "comparison.shares")
+        lines += ["", "  What each op took, median without waiting", *self._ops(head)]
+        lines += ["", "  Where the time went", *self._shares(head[:3])]
         return "\n".join(lines)
+
+    def _ops(self, head: tuple[str, ...]) -> list[str]:
+        """Return the table of ops; of many, those that did not change are a line."""
+        folded = alike_ops(self.ops)
+        changed = [each for each in folded if not each[0].is_noise]
+        same = sum(len(names) for change, names in folded if change.is_noise)
+        if len(folded) <= FEW:
+            changed, same = folded, 0
+        shown = _largest([change for change, _ in changed], _size)
+        lines = [Table(head, [each.row(time_text) for each in shown], "nfffw").text("    ")]
+        lines = lines if shown else []
+        lines += _left_out(len(changed) - len(shown), "op", "comparison.ops")
+        if same:
+            others = plural(same, "other" if shown else "op")
+            lines.append(f"    {others} as before, within the noise: comparison.ops")
+        return lines
+
+    def _shares(self, head: tuple[str, ...]) -> list[str]:
+        """Return the table of shares, those of alike processes as one row."""
+        seen = [share for share in self.shares if _size(share) >= 0.0005]
+        rows = [(share.before or 0.0, share.after or 0.0) for share in seen]
+        groups = alike_rows([share.text for share in seen], rows, SAME_SHARE)
+        folded = [change for change, _ in folded_changes(seen, groups)]
+        shown = _largest(folded, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
+        lines = [Table(head, [share.row(share_text)[:3] for share in shown], "nff").text("    ")]
+        return lines + _left_out(len(folded) - len(shown), "share", "comparison.shares")
 
 
 @dataclass(frozen=True, repr=False)
@@ -293,6 +320,29 @@ def _gained_ns(change: Change) -> float:
     if change.ratio is None or change.is_noise is not False or abs(change.ratio - 1) < _LITTLE:
         return 0.0
     return abs((change.after or 0.0) - (change.before or 0.0))
+
+
+def folded_changes(
+    changes: Sequence[Change], groups: Sequence[Sequence[int]]
+) -> list[tuple[Change, list[str]]]:
+    """Return a change for those of each group, and the names of these."""
+    found = []
+    for group in groups:
+        alike = [changes[at] for at in group]
+        names = [each.text for each in alike]
+        middle = sorted(alike, key=_size)[len(alike) // 2]
+        found.append((replace(middle, text=name_of_rows(names)), names))
+    return found
+
+
+def alike_ops(ops: Sequence[Change]) -> list[tuple[Change, list[str]]]:
+    """Return the changes of ops, those of many actors that changed alike as one."""
+    rows = [(*map(_logarithm, (op.before, op.after)), APART * (op.is_noise is True)) for op in ops]
+    return folded_changes(ops, alike_rows([op.text for op in ops], rows, SAME_TIME))
+
+
+def _logarithm(value: float | None) -> float:
+    return math.log(value) if value else -1.0
 
 
 def _left_out(count: int, word: str, where: str) -> list[str]:

@@ -34,13 +34,12 @@ import numpy as np
 
 from rcg.ir.index import Place
 from rcg.text import plural, share_text
+from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
-from rcg.views.data.alike import Odd, odd_text
 from rcg.views.data.colours import EXECUTIONS, FAINT, OUTLINED, SOLID, TINTED, Look
 from rcg.views.data.colours import IDEAL as IDEAL_KIND
 from rcg.views.data.excerpts import excerpt_of, whole_executions
-from rcg.views.data.figures import odd_actors
 from rcg.views.data.lettering import DOT
 from rcg.views.data.microbatches import ideal_starts, microbatches_of
 from rcg.views.scene import IDEAL, NOBODY, Bars, Ints, Name, Scene
@@ -88,7 +87,7 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
     ideal = mean(1 - each / max(ideal_end, 1) for each in _sums(ideal_ns).values())
 
     rows = {row.label for row in scene.rows}
-    odd = {each: one for each, one in odd_actors(measured.summary).items() if each in rows}
+    odd = {each: one for each, one in measured.summary.odd.items() if each in rows}
     where = f", one of {len(whole):,} complete ones" if len(whole) > 1 else ""
     words = [
         f"execution {execution}{where}",
