@@ -156,13 +156,10 @@ def spread_text(ratio: float | None, spread: float | None) -> str:
 
     >>> spread_text(1.9, 0.049), spread_text(1.9, 0.0004), spread_text(1.9, None)
     ('1.90x ±0.05', '1.90x', '1.90x')
-    >>> spread_text(1.26, 19.45)
-    '1.26x ±1.26 or more'
+    >>> spread_text(1.26, 19.46)
+    '1.26x ±19.5'
     """
-    shown = f"{spread or 0:.2f}"
-    off = f" ±{shown}" if float(shown) else ""
-    if ratio is not None and spread is not None and spread > ratio:
-        off = f" ±{ratio:.2f} or more"
+    off = f" ±{ratio_text(spread).rstrip('x')}" if spread and hundredths(spread) else ""
     return f"{ratio_text(ratio)}{off}"
 
 

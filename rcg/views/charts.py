@@ -23,6 +23,7 @@ from rcg.text import bytes_text, plural, share_text, time_text
 from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.comparison import Comparison, GraphComparison
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.highest import high_word, highest
 from rcg.trace.analysis.latency import BINS
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
@@ -392,8 +393,8 @@ def _latency(measured: Measured, dark: bool | None) -> Any:
     title = f"Latency of {plural(len(latencies), 'execution')} of {measured.graph.title}"
     found = _figure(title, [made], dark, x="latency, ms", notes=2)
     found.update_layout(yaxis_title="executions", bargap=0.05)
-    for name, percent, side, lift in (("median", 50, "left", _NOTE), ("p99", 99, "right", 0)):
-        at = float(np.percentile(latencies, percent))
+    high = high_word(len(latencies)), highest(latencies), "right", 0
+    for name, at, side, lift in (("median", float(np.median(latencies)), "left", _NOTE), high):
         found.add_vline(
             x=at,
             line={"color": _INKS[dark], "width": 1, "dash": "dot"},

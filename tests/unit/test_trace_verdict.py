@@ -231,6 +231,19 @@ def test_a_verdict_is_as_approved(name):
     check_approved(f"verdicts/{name}", "\n".join(lines))
 
 
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_gain_of_the_headline_is_that_of_the_question(name):
+    """It is the replay's, and what the share allows is within its spread."""
+    graph = VERDICTS[name]
+    found = verdict(graph)
+    if found is None or found.gain is None:
+        return
+    assert found.gain <= 1 / (1 - found.share / 2) + found.spread + 0.005
+    if found.text.endswith((".fwd", ".f1")):
+        asked = measured_of_graph(graph).replays.what_if({found.text: 0.5})
+        assert found.gain == asked.speedup
+
+
 @pytest.mark.parametrize(("cores", "is_advised"), [(0, True), (8, True), (1, False)])
 def test_overlap_needs_a_processor(cores, is_advised):
     """12 ms of work for one processor, either way."""

@@ -43,6 +43,8 @@ from rcg.trace.analysis.alike import (
 )
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.executions import ran_text
+from rcg.trace.analysis.highest import high_word
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.shares import LaneShares, Shares
@@ -103,7 +105,8 @@ class GraphSummary:
         complete: Number of executions that the trace contains from submission to fetch.
         throughput: Executions per second, from completion to completion.
         latency_p50_ns: Median time from submission to completion.
-        latency_p99_ns: 99th percentile of the same.
+        latency_p99_ns: 99th percentile of the same; of fewer than 100 the largest.
+        latencies: How many executions these two are of.
         shares: Where the time of each process went, from the first submission to the last result.
         critical: The critical path from the first submission to the last completion; of a graph
             that hangs, to the end of the trace.
@@ -132,6 +135,7 @@ class GraphSummary:
     throughput: float | None
     latency_p50_ns: float | None
     latency_p99_ns: float | None
+    latencies: int
     shares: Shares
     critical: SteadyPath | None
     slowest: tuple[SlowExecution, ...]
@@ -174,6 +178,11 @@ class GraphSummary:
                 took[each.process] = took.get(each.process, 0.0) + each.median_ns
         lanes = [lane for lane in self.shares.lanes if lane.process in took]
         return odd_ones([lane.label for lane in lanes], [took[lane.process] for lane in lanes])
+
+    @property
+    def ran(self) -> str:
+        """How many executions ran, as text."""
+        return ran_text(self.executions, self.complete, is_over=self.stall is None)
 
     @property
     def has_latency(self) -> bool:
@@ -275,15 +284,17 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 def _graph(graph: GraphSummary) -> list[str]:
     title = brief(graph.title, IN_LINE)
-    lines = [f"{title}: {_count(graph)} in {time_text(graph.duration_ns)}"]
+    lines = [f"{title}: {graph.ran} in {time_text(graph.duration_ns)}"]
     if graph.odd:
         lines.append(f"  actors      {odd_text(graph.odd)}")
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None and graph.has_latency:
+        high = time_text(graph.latency_p99_ns)
+        is_p99 = high_word(graph.latencies) == "p99"
         lines.append(
             f"  latency     {time_text(graph.latency_p50_ns)} median, "
-            f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
+            f"{f'{high} p99 (99 of 100 took no longer)' if is_p99 else f'at most {high}'}, "
             "from submission to result"
         )
     lines += _latency(graph.latency)
@@ -302,14 +313,9 @@ def _latency(latency: Latency | None) -> list[str]:
         most = max(latency.counts)
         bars = "".join(_BARS[-(-each * (len(_BARS) - 1) // most)] for each in latency.counts)
         first, last = time_text(latency.first_ns), time_text(latency.last_ns)
-        lines.append(f"              {first} {bars} {last} and more")
+        more = " and more" if latency.has_longer else ""
+        lines.append(f"              {first} {bars} {last}{more}")
     return lines
-
-
-def _count(graph: GraphSummary) -> str:
-    if graph.executions == graph.complete:
-        return plural(graph.executions, "execution")
-    return f"{plural(graph.executions, 'execution')}, {graph.complete:,} of them complete,"
 
 
 def lane_rows(graph: GraphSummary) -> list[tuple[LaneShares, list[str]]]:
@@ -478,7 +484,8 @@ def _wires(graph: GraphSummary) -> list[str]:
                 f"\N{PLUS-MINUS SIGN}{time_text(wire.error_ns)}" if wire.error_ns else "one",
             )
         )
-    head = ("", "frames", "mean size", "on the wire, median", "p99", "clocks")
+    high = high_word(*(wire.frames for wire in graph.wires))
+    head = ("", "frames", "mean size", "on the wire, median", high, "clocks")
     table = Table(head, rows, "nfffff")
     lines = ["", "  Communication between nodes", table.text("    ")]
     left = len(graph.wires) - _MAX_WIRES
@@ -525,7 +532,8 @@ def _alike_ops(graph: GraphSummary) -> list[OpTimes]:
 def ops_table(graph: GraphSummary, ops: Sequence[OpTimes]) -> Table:
     """Return the times of ops, those that took longest first; the bottleneck is marked."""
     ops = sorted(ops, key=_cost_ns)
-    head = ("op", "count", "median", "p99", "total", "waited", "mean size", "speed")
+    high = high_word(*(each.count for each in ops))
+    head = ("op", "count", "median", high, "total", "waited", "mean size", "speed")
     rows = [
         (
             Cell(each.text, "code"),

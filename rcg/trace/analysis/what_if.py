@@ -169,7 +169,8 @@ class WhatIf(Charted, Displayed):
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"
             error = share_text(abs(self.error_percent) / 100)
-            off = f"; the unchanged replay is {error} {where} the measured"
+            far = "as" if error == share_text(0.0) else f"{error} {where} the"
+            off = f"; the unchanged replay is {far} measured"
         lines.append(f"  {self.window} in flight{off}")
         if self.busy and not self.is_far_off:
             label, (before, after) = max(self.busy.items(), key=lambda each: each[1][1])

@@ -11,9 +11,10 @@ import numpy as np
 
 from rcg.ir.index import Place
 from rcg.ir.ops import Call
-from rcg.text import brief, count_text, plural, rate_text, share_text, stated, time_text, visible
+from rcg.text import brief, plural, rate_text, share_text, stated, time_text, visible
 from rcg.trace.analysis.alike import Odd, members_text, odd_text
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.highest import high_word
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes
@@ -153,10 +154,7 @@ def _rows(graph: GraphSummary, odd: Mapping[str, Odd]) -> list[CardRow]:
 def _ran(graph: GraphSummary) -> str:
     if not graph.executions and graph.stall is None:
         return f"nothing ran in {time_text(graph.duration_ns)}: call execute() during the recording"
-    ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
-    if graph.complete == graph.executions:
-        return ran
-    return f"{ran}, {count_text(graph.complete)} of them complete"
+    return f"{graph.ran} in {time_text(graph.duration_ns)}"
 
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
@@ -164,7 +162,7 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     keys += [("throughput", _rate(graph))] if graph.throughput is not None else []
     if graph.has_latency and graph.latency_p50_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns or 0)}"
-        keys.append(("p50 / p99 latency", latency))
+        keys.append((f"median / {high_word(graph.latencies)} latency", latency))
     if graph.latency is not None:
         parts = f"{time_text(graph.latency.queued_ns)} / {time_text(graph.latency.service_ns)}"
         keys.append((QUEUED, parts))

@@ -33,7 +33,7 @@ from rcg.trace.analysis.comparison import (
 )
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.events import TimeKind
-from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.executions import Executions, ran_text
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
@@ -74,8 +74,7 @@ whether a change is more than noise; a share that has changed is neither better 
 def of_executions(executions: Executions) -> Mimebundle:
     """Return the mimebundle of executions: a table of the first and the last ones."""
     count = len(executions)
-    complete = count_text(int(executions.is_complete.sum()))
-    about = f"{count_text(count)} executions, {complete} complete"
+    about = ran_text(count, int(executions.is_complete.sum()))
     about += f" {DOT} submission times count from the beginning of the trace"
     html = themed(card("Executions", about, executions.table().html() if count else ""))
     return {**mimebundle(str(executions), []), "text/html": html}
