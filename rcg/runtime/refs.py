@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from rcg.callers import end_at_caller
 from rcg.channels.shm import Ticket
-from rcg.cluster import RefType, end_at_caller
+from rcg.cluster import RefType
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import Deadline, timeout_from_user

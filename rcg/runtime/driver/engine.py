@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.callers import end_at_caller
 from rcg.channels import open_input, open_output
 from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
@@ -169,7 +170,7 @@ class Engine:
             except NoRoom:
                 raise self._no_room() from None
         except BaseException as error:
-            cluster.end_at_caller(error)
+            end_at_caller(error)
             raise
 
     def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:

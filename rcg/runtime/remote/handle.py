@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from rcg.cluster import at_users_line, end_at_caller
+from rcg.callers import at_users_line, end_at_caller
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ExecutionError, GraphError, RcgError
 from rcg.runtime.by_reference import ByReference, has_references, lower_inputs, wait_until_made

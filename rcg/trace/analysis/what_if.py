@@ -16,8 +16,9 @@ This room must know neither Ray nor how results are shown, except as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Final
 
 import numpy as np
@@ -55,6 +56,8 @@ _TIMES_WINDOW: Final = 8  # how many windows such a replay has
 _LEAST_WINDOWS: Final = 3  # how many that of a large plan has
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
+_MOST_NEAR: Final = 3  # names that one may have meant
+_MOST_NAMES: Final = 8  # names that are listed
 _NOTABLE: Final = 0.1  # of the latency, by which it changes
 MAX_ERROR_PERCENT: Final = 25.0
 """An unchanged replay that is farther from the trace predicts nothing."""
@@ -450,16 +453,30 @@ def places_of(graph: GraphTrace) -> dict[str, list[Place]]:
 
 def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float]:
     """Return the factor of each call."""
+    if not isinstance(scale, Mapping):
+        raise TraceError(
+            "`scale` must be a dict of factors by name, as in {'Stage.fwd': 0.5}, "
+            f"found a {type(scale).__name__}"
+        )
     names = places_of(graph)
     factors: dict[Place, float] = {}
     for name, factor in scale.items():
         _check_factor(name, factor)
         if name not in names:
-            known = ", ".join(sorted(names)) or "none: the graph calls nothing"
-            raise TraceError(f"the graph has no call `{name}`; it has {known}", name=name)
+            raise TraceError(f"the graph has no call `{name}`; {_known(name, names)}", name=name)
         for place in names[name]:
             factors[place] = factors.get(place, 1.0) * factor
     return factors
+
+
+def _known(name: str, names: Iterable[str]) -> str:
+    """Return which names there are, of many those that are like one that there is not."""
+    known = sorted(names)
+    near = get_close_matches(name, known, n=_MOST_NEAR)
+    if near and len(known) > _MOST_NAMES:
+        return f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
+    more = f", and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    return f"it has {', '.join(known[:_MOST_NAMES]) or 'none: it calls nothing'}{more}"
 
 
 def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
