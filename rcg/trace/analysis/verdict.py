@@ -43,7 +43,7 @@ from rcg.trace.analysis.critical import PathGroup, PathStall, SteadyPath
 from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import MIN_INT64
-from rcg.trace.analysis.spread import LEAST, half_width
+from rcg.trace.analysis.spread import LEAST, half_width, is_noise
 from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays
 from rcg.trace.model import GraphTrace
 
@@ -192,7 +192,9 @@ class Verdict:
         elif gain is not None and self.form is Form.BALANCED:
             yield "twice as fast in one place gives nothing beyond the noise"
         elif gain is not None and self.spread is not None:
-            yield f"twice as fast there gives {spread_text(gain, self.spread)}"
+            gives = spread_text(gain, self.spread)
+            noise = "nothing beyond the noise, " if is_noise(gain, self.spread) else ""
+            yield f"twice as fast there gives {noise}{gives}"
 
 
 def _are(count: int) -> str:
