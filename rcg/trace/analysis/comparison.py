@@ -40,6 +40,7 @@ from rcg.trace.analysis.spread import LEAST, is_noise
 from rcg.trace.analysis.summary import GraphSummary
 
 _LITTLE: Final = 0.03  # of a time that is said to have changed
+_LITTLE_SHARE: Final = 0.01  # of the time, by which a share changed
 _SHORT: Final = 0.01  # of the longest op: what changed by less is not said
 _MAX_ROWS: Final = 24  # of a table in a comparison
 _ALIKE: Final = 0.05  # a spread of a ratio that is no larger shows that there is no change
@@ -194,10 +195,25 @@ class GraphComparison(Charted, Displayed):
         seen = [share for share in self.shares if _size(share) >= 0.0005]
         rows = [(share.before or 0.0, share.after or 0.0) for share in seen]
         groups = alike_rows([share.text for share in seen], rows, SAME_SHARE)
-        folded = [change for change, _ in folded_changes(seen, groups)]
-        shown = _largest(folded, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
+        folded = folded_changes(seen, groups)
+        is_short = len(folded) <= FEW
+        changed, same = [], 0
+        for change, names in folded:
+            if is_short or _difference(change) >= _LITTLE_SHARE:
+                changed.append(change)
+            else:
+                same += len(names)
+        shown = _largest(changed, _difference)
         lines = [Table(head, [share.row(share_text)[:3] for share in shown], "nff").text("    ")]
-        return lines + _left_out(len(folded) - len(shown), "share", "comparison.shares")
+        lines = lines if shown else []
+        lines += _left_out(len(changed) - len(shown), "share", "comparison.shares")
+        if same:
+            others, little = (
+                plural(same, "other" if shown else "share"),
+                share_text(_LITTLE_SHARE, 0),
+            )
+            lines.append(f"    {others} changed by less than {little}: comparison.shares")
+        return lines
 
 
 @dataclass(frozen=True, repr=False)
@@ -313,6 +329,10 @@ def _largest(changes: Sequence[Change], size: Callable[[Change], float]) -> list
 
 def _size(change: Change) -> float:
     return max(change.before or 0.0, change.after or 0.0)
+
+
+def _difference(change: Change) -> float:
+    return abs((change.after or 0.0) - (change.before or 0.0))
 
 
 def _gained_ns(change: Change) -> float:
