@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, overload
 
 from rcg import cluster
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.dag.authoring import bind_method
 from rcg.dag.binding import OWN_OPTIONS
 from rcg.dag.nodes import ClassMethodNode, DAGNode

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rcg import actors, cluster
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.comm.base import ReduceOp
 from rcg.dag.authoring import bind_collective_nodes
 from rcg.dag.nodes import CollectiveOutputNode

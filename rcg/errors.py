@@ -90,6 +90,8 @@ if TYPE_CHECKING:
 
     class _RayChannelTimeout(_RayChannelError, TimeoutError): ...
 
+    class RayTaskError(Exception): ...
+
 else:
     try:
         import ray.exceptions as _ray_exceptions
@@ -108,6 +110,7 @@ else:
     _RayCapacityExceeded = _ray_base("RayCgraphCapacityExceeded", Exception)
     _RayChannelError = _ray_base("RayChannelError", Exception)
     _RayChannelTimeout = _ray_base("RayChannelTimeoutError", _RayChannelError, TimeoutError)
+    RayTaskError = _ray_base("RayTaskError", Exception)
 
 
 ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from rcg import cluster
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.dag.binding import bind_call
 from rcg.dag.collective import bind_collective
 from rcg.dag.compile import CompileKeywords, compile_record, plan_record

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from rcg.callers import at_users_line
 from rcg.profiling import Profile, kept_profiles
 from rcg.runs import Runs
 
@@ -17,6 +18,7 @@ __all__ = ["Profile"]
 
 
 class _Callable(ModuleType):
+    @at_users_line
     def __call__(self, *, keep: int | None = None) -> Runs:
         """Return the profiles of this process; see ``rcg.profiles``."""
         return kept_profiles(keep)

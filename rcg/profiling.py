@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
+from rcg.callers import at_users_line
 from rcg.errors import TraceError
 from rcg.ir.costs import CallCosts
 from rcg.runs import Kept, Runs, checked_name
@@ -49,6 +50,7 @@ class Profile:
             recorded.
     """
 
+    @at_users_line
     def __init__(self, trace: Trace | None = None, name: str = "") -> None:
         self._trace = trace
         self._name = checked_name(name)
@@ -75,6 +77,7 @@ class Profile:
         return self._trace is not None
 
     @property
+    @at_users_line
     def trace(self) -> Trace:
         """The trace: events by graph and process, which can be saved and exported.
 
@@ -89,10 +92,12 @@ class Profile:
         return self._trace
 
     @cached_property
+    @at_users_line
     def summary(self) -> Summary:
         """Figures of each graph: throughput, latency, shares of time, critical path, operations."""
         return summarize(self.trace)
 
+    @at_users_line
     def graph(self, graph: int | str | None = None) -> GraphTrace:
         """Return the record of one graph.
 
@@ -131,10 +136,12 @@ class Profile:
             f"{known}"
         )
 
+    @at_users_line
     def measured(self, graph: int | str | None = None) -> Measured:
         """Return what one graph did: all its figures, each computed once. See ``graph``."""
         return Measured.of(self.trace, self.graph(graph))
 
+    @at_users_line
     def executions(self, graph: int | str | None = None) -> Executions:
         """Return when each execution was submitted, completed and fetched. See ``graph``.
 
@@ -142,6 +149,7 @@ class Profile:
         """
         return self.measured(graph).executions.since(self.trace.start_ns)
 
+    @at_users_line
     def critical_path(self, execution: int, graph: int | str | None = None) -> CriticalPath:
         """Return the steps that an execution's latency consists of, from its submission on.
 
@@ -151,6 +159,7 @@ class Profile:
         steps = self.measured(graph).paths.of(execution)
         return CriticalPath((step.since(origin_ns) for step in steps), steps.usual_ns)
 
+    @at_users_line
     def call_costs(self) -> CallCosts:
         """Return what methods and transfers took, by actor, for ``compile(costs=profile)``."""
         return call_costs_of(
@@ -161,6 +170,7 @@ class Profile:
     def compare(self, other: Profile, /) -> Comparison: ...
     @overload
     def compare(self, other: Profile, another: Profile, /, *others: Profile) -> Runs: ...
+    @at_users_line
     def compare(self, *others: Profile) -> Comparison | Runs:
         """Compare this profile with a later one, or several, which are each compared with this.
 
@@ -169,8 +179,11 @@ class Profile:
             row for each: throughput, latency, and what limits it.
 
         Raises:
-            TypeError: There is no other.
+            TypeError: There is no other, or one is no profile.
         """
+        for each in others:
+            if not isinstance(each, Profile):
+                raise TypeError(f"compare() takes profiles, found a {type(each).__name__}")
         match others:
             case ():
                 raise TypeError("compare() needs another profile, or several")
@@ -179,6 +192,7 @@ class Profile:
             case _:
                 return Runs((self, *others))
 
+    @at_users_line
     def what_if(
         self,
         scale: Mapping[str, float] | None = None,
@@ -211,6 +225,7 @@ class Profile:
             in_flight=in_flight,
         )
 
+    @at_users_line
     def figure(
         self, kind: str = "timeline", graph: int | str | None = None, *, dark: bool | None = None
     ) -> Figure:
@@ -233,10 +248,12 @@ class Profile:
 
         return profile_figure(kind, self.trace, self.measured(graph), dark=dark)
 
+    @at_users_line
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per event. Needs pandas."""
         return self.trace.to_pandas()
 
+    @at_users_line
     def save_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write everything as one self-contained HTML file, which needs no network.
 
@@ -268,6 +285,7 @@ class Profile:
         return of_trace(self._trace)
 
 
+@at_users_line
 def kept_profiles(keep: int | None = None) -> Runs:
     """Return the profiles of this process that are kept; see ``rcg.profiles``."""
     if keep is not None:

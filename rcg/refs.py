@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rcg import cluster
-from rcg.cluster import at_users_line, end_at_caller
+from rcg.callers import at_users_line, end_at_caller
 from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, overload
 
+from rcg.callers import at_users_line
 from rcg.display import Displayed, Mimebundle, Views
 from rcg.table import Table
 from rcg.text import rate_text, spread_text, time_text
@@ -90,6 +91,7 @@ class Runs(Sequence[Run], Displayed):
     def __getitem__(self, at: int | str) -> Run: ...
     @overload
     def __getitem__(self, at: slice) -> Runs: ...
+    @at_users_line
     def __getitem__(self, at: int | str | slice) -> Run | Runs:
         """Return a profile by its number or its name (the newest of that name), or some of them.
 

@@ -142,18 +142,24 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_digits(ratio)}x"
 
 
+def hundredths(value: float) -> int | float:
+    """Return a ratio, or its spread, in hundredths, rounded as it is shown.
+
+    >>> hundredths(0.987), hundredths(1.005), hundredths(float("inf"))
+    (99, 100, inf)
+    """
+    return round(100 * float(f"{value:.2f}")) if isfinite(value) else value
+
+
 def spread_text(ratio: float | None, spread: float | None) -> str:
     """Return a ratio with how far it may be off.
 
     >>> spread_text(1.9, 0.049), spread_text(1.9, 0.0004), spread_text(1.9, None)
     ('1.90x ±0.05', '1.90x', '1.90x')
-    >>> spread_text(1.26, 19.45)
-    '1.26x ±1.26 or more'
+    >>> spread_text(1.26, 19.46)
+    '1.26x ±19.5'
     """
-    shown = f"{spread or 0:.2f}"
-    off = f" ±{shown}" if float(shown) else ""
-    if ratio is not None and spread is not None and spread > ratio:
-        off = f" ±{ratio:.2f} or more"
+    off = f" ±{ratio_text(spread).rstrip('x')}" if spread and hundredths(spread) else ""
     return f"{ratio_text(ratio)}{off}"
 
 

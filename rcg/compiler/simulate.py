@@ -123,7 +123,7 @@ class Simulation:
     def period(self) -> float:
         """The mean time from one completion to the next; of one execution, its duration."""
         last = len(self.plan.program(DRIVER).ops) - 1
-        ends = [each.end for each in self.timeline if each[:2] == (DRIVER, last)]
+        ends = [each.end for each in self.timeline if each.op == last and each.process == DRIVER]
         return (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else self.duration
 
     def first(self, executions: int) -> Simulation:

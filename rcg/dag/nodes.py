@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack
 
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.dag.hints import Choice, TorchTensorType, choice_of, tensor_hint
 from rcg.dag.records import (
     AttributeRecord,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from rcg.cluster import CALLED, at_users_line
+from rcg.callers import at_users_line
+from rcg.cluster import CALLED
 from rcg.dag.binding import freeze
 from rcg.dag.nodes import ClassMethodNode, ValueNode, no_attribute, value_record
 from rcg.dag.records import InputRecord, TaskRecord, find_site, nodes_of

@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from rcg.cluster import end_at_caller
+from rcg.callers import end_at_caller
 from rcg.errors import RcgError
 from rcg.ipython import attach
 from rcg.ir.plan import Plan

@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from rcg import cluster
+from rcg.callers import not_an_end
 from rcg.error_text import without_frames
 from rcg.errors import OutOfThreads, Transfer
 from rcg.rdt.envelope import Envelope, closed
@@ -67,7 +68,7 @@ class _Job:
 
 
 def _set_error(future: Future[Any], error: BaseException) -> None:
-    future.set_exception(without_frames(cluster.not_an_end(error, "getting a value")))
+    future.set_exception(without_frames(not_an_end(error, "getting a value")))
 
 
 _lanes: Final[dict[Hashable, _Lane]] = {}

@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 from rcg import cluster
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.comm.registry import find_communicator
 from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, without_frames

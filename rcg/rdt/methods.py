@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 
-from rcg import cluster
+from rcg.callers import not_an_end
 from rcg.error_text import describe_error
 from rcg.errors import ENDS
 from rcg.frames import errors_from_user_on, left_out_by_ray, warn_user
@@ -124,7 +124,7 @@ class no_end_of:  # noqa: N801 - used as a function is
         """See the class."""
         if isinstance(error, ENDS):
             name = getattr(self._function, "__qualname__", "a function")
-            raise cluster.not_an_end(error, name)
+            raise not_an_end(error, name)
 
 
 @left_out_by_ray

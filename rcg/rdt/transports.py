@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.comm.base import Communicator
 from rcg.comm.registry import communicator_names, find_communicator, register_communicator
 from rcg.errors import TensorMismatch

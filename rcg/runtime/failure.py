@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from rcg import cluster
+from rcg.callers import not_an_end
 from rcg.error_text import (
     describe_error,
     format_error,
@@ -94,7 +95,7 @@ def capture(error: BaseException, origin: Origin, method: str, execution: int) -
     trace = trace_of(error)
     while trace is not None and is_plumbing(trace.tb_frame):
         trace = trace.tb_next
-    raised = cluster.not_an_end(error, f"{origin.label}.{method}")
+    raised = not_an_end(error, f"{origin.label}.{method}")
     if raised is not error:
         BaseException.with_traceback(error, trace)  # which its text has
 
@@ -229,7 +230,7 @@ def error_of_unpickling(error: BaseException, decode: Callable[[], object]) -> E
         BaseException: ``error`` itself if the result did not cause it, but Ctrl-C or a signal
             handler that exits. Nothing has changed then.
     """
-    error = cluster.not_an_end(error, "unpickling its result")
+    error = not_an_end(error, "unpickling its result")
     if issubclass(type(error), Exception):
         return error  # type: ignore[return-value]
     if not issubclass(type(error), KeyboardInterrupt) or not is_ctrl_c_possible():

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from rcg.cluster import end_at_caller
+from rcg.callers import end_at_caller
 from rcg.errors import (
     ActorDiedError,
     CapacityExceededError,

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
+from rcg.callers import end_at_caller
 from rcg.channels.base import timeout_ns
 from rcg.channels.shm import Ticket
-from rcg.cluster import RefType, end_at_caller
+from rcg.cluster import RefType
 from rcg.error_text import is_ctrl_c_possible
 from rcg.errors import ChannelTimeout
 from rcg.options import FOR_EVER, Deadline, timeout_from_user

@@ -32,13 +32,13 @@ from rcg.trace.analysis.critical import LongWalk, Paths, SteadyPath
 from rcg.trace.analysis.dependencies import Dependencies
 from rcg.trace.analysis.events import EventTable, with_open
 from rcg.trace.analysis.executions import UNSEEN, Executions, executions_of
+from rcg.trace.analysis.highest import highest
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.latency import Latency, latency_of
 from rcg.trace.analysis.ops import OpTimes, Stall, has_alike, ops_of, runs_of, stall_of
 from rcg.trace.analysis.parts import Parts, parts_of
 from rcg.trace.analysis.rendezvous import Exchange, exchanges_of
 from rcg.trace.analysis.shares import Shares, shares_of
-from rcg.trace.analysis.spread import spread_of
 from rcg.trace.analysis.summary import GraphSummary, SlowExecution, Summary
 from rcg.trace.analysis.transfers import Wire, wires_of
 from rcg.trace.analysis.verdict import Verdict, verdict_of
@@ -217,8 +217,9 @@ class Measured:
             executions=len(executions),
             complete=int(executions.is_complete.sum()),
             throughput=executions.throughput_until(self.end_ns) if hangs else executions.throughput,
-            latency_p50_ns=_percentile(latencies, 50),
-            latency_p99_ns=_percentile(latencies, 99),
+            latency_p50_ns=float(np.median(latencies)) if len(latencies) else None,
+            latency_p99_ns=highest(latencies) if len(latencies) else None,
+            latencies=len(latencies),
             shares=self.shares,
             critical=None if self.path is None else self.path.since(self.start_ns),
             slowest=self._slowest(),
@@ -230,7 +231,7 @@ class Measured:
             wires=self.wires,
             methods=self.methods,
             throughput_spread=None if hangs else executions.throughput_spread,
-            latency_spread_ns=None if hangs else spread_of(latencies),
+            latency_spread_ns=None if hangs else executions.latency_spread_ns,
             latency=None if hangs else self.latency,
             verdict=self.verdict,
             name=graph.name,
@@ -296,10 +297,6 @@ def _so_far(graph: GraphTrace, end_ns: int) -> GraphTrace:
             for lane in graph.lanes
         ),
     )
-
-
-def _percentile(times: Times, percent: float) -> float | None:
-    return float(np.percentile(times, percent)) if len(times) else None
 
 
 def _in_flight(executions: Executions, stall: Stall, end_ns: int) -> list[SlowExecution]:

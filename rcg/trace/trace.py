@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Self
 
+from rcg.callers import at_users_line
 from rcg.display import views
 from rcg.trace.export.files import read, write
 from rcg.trace.export.frame import to_pandas
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 class Trace(Recording):
     """A recording of what the processes of some graphs did. It can be saved and exported."""
 
+    @at_users_line
     def save(self, path: str | os.PathLike[str] | BinaryIO) -> None:
         """Write the trace to a file for ``load``: a zip of JSON and NumPy arrays, no pickle."""
         write(self, path)
 
+    @at_users_line
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace JSON for ui.perfetto.dev, compressed if the name ends in ``.gz``."""
         views().chrome(self, path)
 
+    @at_users_line
     def to_pandas(self) -> pd.DataFrame:
         """Return a DataFrame with one row per event; ``rcg.trace.export.frame`` lists the columns.
 
@@ -40,6 +44,7 @@ class Trace(Recording):
         return to_pandas(self)
 
     @classmethod
+    @at_users_line
     def load(cls, path: str | os.PathLike[str] | bytes) -> Self:
         """Read a file that ``save`` wrote, or its bytes. Untrusted ones are safe.
 

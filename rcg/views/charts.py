@@ -20,17 +20,17 @@ import numpy as np
 
 from rcg.errors import TraceError
 from rcg.text import bytes_text, plural, share_text, time_text
+from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.comparison import Comparison, GraphComparison
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.highest import high_word, highest
 from rcg.trace.analysis.latency import BINS
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.analysis.what_if import WhatIf
 from rcg.trace.measured import Measured
 from rcg.trace.model import Recording
-from rcg.views.data.alike import Odd, odd_text
 from rcg.views.data.colours import EXECUTIONS, HATCHED, HIDDEN, KIND_LOOKS, TINTED, TITLES
 from rcg.views.data.excerpts import Excerpt, excerpt_of
-from rcg.views.data.figures import odd_actors
 from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.elements import images
 from rcg.views.html.findings import (
@@ -339,7 +339,7 @@ def _over_time(
 ) -> Any:
     """Return for which share of each slice of the time processes do that."""
     edges, shares = shares_over_time(measured, kinds, *measured.window, _SLICES)
-    odd = odd_actors(measured.summary)
+    odd = measured.summary.odd
     made = {
         "x": (edges[1:] + edges[:-1]) / 2 / _MS,
         "y": _named([lane.label for lane in measured.graph.lanes], odd),
@@ -363,7 +363,7 @@ def _with_odd(title: str, odd: Mapping[str, Odd]) -> str:
 
 
 def _shares(summary: GraphSummary, dark: bool | None, *, is_sorted: bool) -> Any:
-    lanes, odd = list(summary.shares.lanes), odd_actors(summary)
+    lanes, odd = list(summary.shares.lanes), summary.odd
     if is_sorted:
         lanes.sort(key=lambda lane: -lane.compute_ns)
     bars = []
@@ -393,8 +393,8 @@ def _latency(measured: Measured, dark: bool | None) -> Any:
     title = f"Latency of {plural(len(latencies), 'execution')} of {measured.graph.title}"
     found = _figure(title, [made], dark, x="latency, ms", notes=2)
     found.update_layout(yaxis_title="executions", bargap=0.05)
-    for name, percent, side, lift in (("median", 50, "left", _NOTE), ("p99", 99, "right", 0)):
-        at = float(np.percentile(latencies, percent))
+    high = high_word(len(latencies)), highest(latencies), "right", 0
+    for name, at, side, lift in (("median", float(np.median(latencies)), "left", _NOTE), high):
         found.add_vline(
             x=at,
             line={"color": _INKS[dark], "width": 1, "dash": "dot"},

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rcg import cluster
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.weights.client import ask_if_there, describe_soon
 from rcg.weights.planning import WeightsPlan, plan_of
 from rcg.weights.publisher import Publisher, WeightsVersion

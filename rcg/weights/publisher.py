@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.errors import ActorDiedError, Transfer
 from rcg.frames import warn_user
 from rcg.option_kinds import timeout_from_user

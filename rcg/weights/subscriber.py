@@ -25,7 +25,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, SupportsIndex
 
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.errors import ActorDiedError, Transfer
 from rcg.log import Log
 from rcg.option_kinds import timeout_from_user

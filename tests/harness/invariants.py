@@ -128,8 +128,8 @@ def check_verdict(measured: Measured) -> None:
     verdict, path = measured.verdict, measured.path
     if verdict is None or path is None or verdict.form is Form.UNKNOWN:
         return
-    if verdict.gain is not None:
-        assert verdict.gain <= 1 / (1 - verdict.share / 2) + 1e-9
+    if verdict.gain is not None and verdict.spread is not None:
+        assert verdict.gain <= 1 / (1 - verdict.share / 2) + verdict.spread + 0.005
     if verdict.form is not Form.LIMITS:
         assert not measured.summary.limiting_ops
         return

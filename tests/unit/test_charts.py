@@ -227,9 +227,9 @@ def test_busy_processes_are_as_busy_as_in_the_profile(profile: Profile) -> None:
 
 
 def test_notes_of_latencies_do_not_meet(profile: Profile) -> None:
-    median, p99 = profile.figure("latency").layout.annotations
-    assert median.text.startswith("median") and p99.text.startswith("p99")
-    assert abs(median.yshift - p99.yshift) >= 16
+    median, high = profile.figure("latency").layout.annotations
+    assert median.text.startswith("median") and high.text.startswith("max")  # of fewer than 100
+    assert abs(median.yshift - high.yshift) >= 16
 
 
 @pytest.mark.parametrize("kind", KINDS)

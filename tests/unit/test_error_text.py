@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from rcg.callers import end_at_caller
 from rcg.channels.shm import Failure
-from rcg.cluster import end_at_caller
 from rcg.error_text import describe_error, format_error, shielded, shielding, shortened, trace_of
 from rcg.errors import ExecutionError, InternalError, RcgError, UnpicklableError
 from rcg.log import Log

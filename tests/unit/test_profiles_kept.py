@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import gc
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rcg
+from rcg.errors import TraceError
 from rcg.profiling import Profile, kept_profiles
 from rcg.runs import Kept, Runs
 from rcg.trace.analysis.comparison import Comparison
@@ -20,7 +23,8 @@ from rcg.views.html.runs import runs_picture
 from tests.unit.approved import check_approved
 from tests.unit.test_trace_what_if import pipeline
 from tests.unit.traces import graph_trace, trace
-from tests.unit.views_traces import check_pictures
+from tests.unit.views_traces import check_pictures, labelled, simulated
+from tests.unit.views_traces import pipeline as chain
 
 END = 1 << 30
 
@@ -171,3 +175,45 @@ def test_profiles_can_be_called_after_they_were_imported_as_a_module(monkeypatch
     monkeypatch.setattr(rcg, "profiles", before)  # as it was, after this test
     assert module.Profile is rcg.Profile
     assert [*module()] == [*before()]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda profile: profile.what_if({"Stage.fdw": 0.5}),
+        lambda profile: profile.what_if([("Stage.fwd", 0.5)]),
+        lambda profile: profile.what_if({"Stage.fwd": 0}),
+        lambda profile: profile.what_if(in_flight=0),
+        lambda profile: profile.what_if(speed=2),
+        lambda profile: profile.figure("tmeline"),
+        lambda profile: profile.figure("shares", graph=7),
+        lambda profile: profile.graph("nope"),
+        lambda profile: profile.executions(graph=3),
+        lambda profile: profile.compare(),
+        lambda profile: profile.compare(3),
+        lambda profile: profile.save_html("/there/is/none.html"),
+        lambda _: Profile().trace,
+        lambda _: Profile(name=3),
+        lambda _: Trace.load(b"no trace"),
+        lambda _: Runs([])["x"],
+        lambda _: rcg.profiles(keep=-1),
+    ],
+)
+def test_an_error_about_a_question_ends_at_the_users_line(ask: Callable[[Profile], Any]) -> None:
+    with pytest.raises((TraceError, TypeError, ValueError, KeyError, OSError)) as raised:
+        ask(recorded("one"))
+    assert {Path(entry.path) for entry in raised.traceback} == {Path(__file__)}
+
+
+def test_of_many_names_those_are_said_that_one_may_have_meant() -> None:
+    trace = labelled(simulated(chain(23), 12))
+    with pytest.raises(
+        TraceError, match=r"no call `Stage.fdw`; did you mean `Stage.fwd` or"
+    ) as few:
+        Profile(trace).what_if({"Stage.fdw": 0.5})
+    assert len(str(few.value)) < 120
+    with pytest.raises(TraceError, match=r"it has .*, and 39 more$"):
+        Profile(trace).what_if({"?": 0.5})  # of 2 names for each stage, and one for all

@@ -117,7 +117,7 @@ def test_actors_of_a_class_change_places_and_what_that_gives_is_what_happens():
     """Both values cross: 40 + 50 + 40 us; where none does, 40 + 40."""
     before, after = recorded(["a1", "a2"]), recorded(["a2", "a3"])
     (advice,) = places(before)
-    assert advice.code == f"{on('E', 1)}, {on('E', 0)}"
+    assert advice.code == f"a0, a2 = {on('E', 1)}, {on('E', 0)}"
     assert advice.effect == (
         "a0 (E) on n1 beside a1 (H), a2 (E) on n0 beside a3 (H): 1.62x; in each execution "
         "2 MB less cross between nodes, 100 µs less on the wire"
@@ -146,7 +146,7 @@ def test_between_classes_no_actors_change_places_but_ray_may_have_room():
     """
     graph = recorded(["a1", "a2"], graph=pairs("ABCD"), used=2_000 * US)
     (advice,) = places(graph)
-    assert advice.code == f"{on('A', 1)}, {on('C', 0)}"
+    assert advice.code == f"a0, a2 = {on('A', 1)}, {on('C', 0)}"
     assert advice.effect.startswith(
         "a0 (A) on n1 beside a1 (B), a2 (C) on n0 beside a3 (D), if Ray has room there: 1.62x"
     )

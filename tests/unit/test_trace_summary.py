@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from rcg.trace.analysis.comparison import Change, GraphComparison
-from rcg.trace.measured import compared, summarize
+from rcg.trace.measured import compared, measured_of, summarize
 from tests.unit.approved import check_approved
+from tests.unit.test_trace_what_if import pipeline as replayed
 from tests.unit.trace_by_hand import A1_ROWS, END, by_hand
 from tests.unit.traces import PIPELINE, event, graph_trace, trace
 from tests.unit.views_traces import pipeline
@@ -78,6 +79,28 @@ def test_a_figure_that_may_be_anything_is_noise():
     assert Change("execution", 1.0, 17.0, (4.6, 2.0)).is_noise
     assert Change("execution", 17.0, 1.0, (2.0, 0.1)).is_noise is False
     assert Change("execution", 1.0, 17.0, (0.5, None)).is_noise is None
+
+
+def test_a_ratio_is_noise_exactly_if_1_is_within_the_spread_that_is_shown():
+    """Of 100 ±50 and 62 ±12 the difference is within both; the ratio is 0.62 ±0.33."""
+    found = Change("executions", 100.0, 62.0, (50.0, 12.0))
+    assert found.row(str)[3:] == ("0.62x \N{PLUS-MINUS SIGN}0.33", "")
+    for after in range(50, 150):
+        found = Change("executions", 100.0, float(after), (6.0, 0.05 * after))
+        shown, off = (
+            float(each.strip("x\N{PLUS-MINUS SIGN}")) for each in found.row(str)[3].split()
+        )
+        assert found.is_noise == (round(shown - off, 2) <= 1 <= round(shown + off, 2)), after
+
+
+def test_the_first_executions_are_no_part_of_the_spread_of_the_latency():
+    """Ten are in flight: until the first completes the graph fills, then all take the same."""
+    executions = measured_of(trace(replayed(window=10), end=1 << 30))[0].executions
+    assert executions.latency_ns[0] < executions.latency_ns[20] / 5
+    assert executions.latency_spread_ns == 0
+    first = executions.completed_ns[0]
+    late = replace(executions, completed_ns=executions.completed_ns + (1 << 40))
+    assert (late.submitted_ns < first + (1 << 40)).all() and late.latency_spread_ns is None
 
 
 def test_graphs_are_matched_by_plan_and_else_by_order():

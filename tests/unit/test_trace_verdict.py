@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -17,6 +18,7 @@ from rcg.ir.plan import Plan
 from rcg.trace.analysis.advice import Advice, Advisor, best_cuts
 from rcg.trace.analysis.latency import latency_of
 from rcg.trace.analysis.spread import LEAST, half_width, spread_of
+from rcg.trace.analysis.summary import headline
 from rcg.trace.analysis.what_if import from_simulation
 from rcg.trace.measured import compared, measured_of, summarize
 from rcg.trace.model import NO_PEER, SPAN_BASE
@@ -24,6 +26,7 @@ from rcg.views.data.figures import topology_figures_of
 from tests.unit.approved import check_approved
 from tests.unit.test_costs import chain, compiled
 from tests.unit.test_measured_by_hand import figure
+from tests.unit.test_trace_placement import recorded
 from tests.unit.test_trace_what_if import COSTS, pipeline
 from tests.unit.trace_by_hand import by_hand, one_by_one
 from tests.unit.traces import ALLREDUCE, changed, event, events, measure, one_after_the_other, trace
@@ -228,6 +231,19 @@ def test_a_verdict_is_as_approved(name):
     check_approved(f"verdicts/{name}", "\n".join(lines))
 
 
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_gain_of_the_headline_is_that_of_the_question(name):
+    """It is the replay's, and what the share allows is within its spread."""
+    graph = VERDICTS[name]
+    found = verdict(graph)
+    if found is None or found.gain is None:
+        return
+    assert found.gain <= 1 / (1 - found.share / 2) + found.spread + 0.005
+    if found.text.endswith((".fwd", ".f1")):
+        asked = measured_of_graph(graph).replays.what_if({found.text: 0.5})
+        assert found.gain == asked.speedup
+
+
 @pytest.mark.parametrize(("cores", "is_advised"), [(0, True), (8, True), (1, False)])
 def test_overlap_needs_a_processor(cores, is_advised):
     """12 ms of work for one processor, either way."""
@@ -259,6 +275,34 @@ def test_the_largest_gains_of_throughput_come_first_then_latency(monkeypatch):
     assert [each.effect for each in verdict(pipeline()).advice] == ["1.5", "1.2", "1.1"]
     found[1:3] = []
     assert [each.effect for each in verdict(pipeline()).advice] == ["1.5", "9.0", "3.0"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pipeline(window=10),
+        lambda: replace(pipeline(window=1), limit=1),
+        lambda: two_stages(overlap=False),
+        lambda: with_layers(pipeline(), {"a0": (0.5, 0.5), "a1": (0.25, 0.25, 0.5)}),
+        lambda: off_processor(0.5, 1.0),
+        lambda: recorded(["a1", "a2"]),
+    ],
+)
+def test_advice_can_be_copied_as_it_is_printed(make):
+    """The code is one line that does something, and what it gives is a comment at any width."""
+    (graph,) = summarize(trace(make(), end=1 << 40)).graphs
+    printed = headline(graph)
+    starts = [at for at, line in enumerate(printed) if line.startswith("  try: ")]
+    assert len(starts) == len(graph.verdict.advice) > 0
+    for each, begin, end in zip(
+        graph.verdict.advice, starts, [*starts[1:], len(printed)], strict=True
+    ):
+        code, *rest = [line[len("  try: ") :] for line in printed[begin:end]]
+        assert code.partition("  # ")[0] == each.code
+        assert all(line.startswith("# ") and len(line) <= 93 for line in rest)
+        *_, last = ast.parse("\n".join([code, *rest])).body
+        is_shown = isinstance(last, ast.Expr) and ast.unparse(last).startswith("print(")
+        assert is_shown or isinstance(last, ast.Assign)
 
 
 def test_what_is_advised_is_what_really_happens():

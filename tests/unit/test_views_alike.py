@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -10,17 +11,17 @@ import numpy as np
 
 from rcg.ir.ops import Call, Op
 from rcg.profiling import Profile
-from rcg.trace.measured import Measured, measured_of, summarize
-from rcg.trace.trace import Trace
-from rcg.views.data.alike import (
+from rcg.trace.analysis.alike import (
     Odd,
     alike_rows,
     members_text,
     name_of_rows,
     odd_ones,
     odd_text,
-    typical,
 )
+from rcg.trace.measured import Measured, measured_of, summarize
+from rcg.trace.trace import Trace
+from rcg.views.data.alike import typical
 from rcg.views.data.figures import card_of, topology_figures_of
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.scenes.schedule import schedule_scene
@@ -144,3 +145,73 @@ def test_profiles_predictions_and_comparisons_fold() -> None:
     found = comparison_picture(graph)
     check_picture(found)
     assert ">a0 to a6, a8 to a19 (Worker).work<" in found and ">a7 (Worker).work<" in found
+
+
+# --- as text -------------------------------------------------------------------------------------
+
+
+def long_chain(slow: str = "") -> Trace:
+    """A chain of 20 stages, one at a time for one of them: the others wait, each for its own time.
+
+    A stage takes 2 ms of the 12 that pass between two results, or 3 if it is slow.
+    """
+
+    def cost(op: Op) -> float:
+        return (3e6 if op.actor == slow else 2e6) if isinstance(op, Call) else 0.0
+
+    return labelled(simulated(pipeline(20), 24, op_cost=cost, window=4))
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """The lines of a report below each title."""
+    found: dict[str, list[str]] = {}
+    for block in text.split("\n\n"):
+        title, *lines = block.strip("\n").splitlines()
+        found[title.strip()] = lines
+    return found
+
+
+def test_a_printed_summary_names_the_one_that_stands_out_and_folds_the_others() -> None:
+    trace = long_chain(slow="a7")
+    (graph,) = summarize(trace).graphs
+    waits = [lane.waiting_ns / lane.duration_ns for lane in graph.shares.lanes[1:]]
+    assert max(waits) - min(waits) > 0.1  # by more than what tells rows apart
+    text = str(graph)
+    assert "\n  actors      19 alike, a7 1.50x slower\n" in text
+    others = "a0 to a6, a8 to a19 (Stage)"
+    found = sections(text)
+    rows = next(lines for title, lines in found.items() if title.startswith("Where the time"))
+    labels = [line.strip().split("  ")[0] for line in rows[1:4]]
+    assert labels == ["driver", others, "a7 (Stage)"]
+    ops = [line.strip().split("  ")[0] for line in found["What each op took, without waiting"]]
+    assert f"{others}.fwd" in ops and "a7 (Stage).fwd" in ops
+    assert len(ops) < 20 < len(graph.methods)
+
+
+def test_the_shares_of_a_folded_path_are_those_of_the_path() -> None:
+    """All rows add up to the whole path, and a7 has one of its own."""
+    (graph,) = summarize(long_chain(slow="a7")).graphs
+    title = "What the results waited for (the critical path of all executions)"
+    shares = {}
+    for line in (each for each in sections(str(graph))[title] if each.endswith("%")):
+        name, *_, share = re.split("  +", line.strip())
+        shares[name] = shares.get(name, 0.0) + float(share.strip(" %"))
+    assert abs(sum(shares.values()) - 100) < 0.5
+    assert shares["a7 (Stage).fwd"] < shares["a0 to a6, a8 to a19 (Stage).fwd"]
+
+
+def test_a_card_folds_stages_that_compute_alike_however_they_wait() -> None:
+    (graph,) = summarize(long_chain(slow="a7")).graphs
+    labels = [row.label for row in card_of(graph).shares]
+    assert labels == ["driver", "a0 to a6, a8 to a19 (Stage)", "a7 (Stage)"]
+
+
+def test_of_a_comparison_what_did_not_change_is_one_line() -> None:
+    before, after = Profile(workers()), Profile(workers(slow="a7"))
+    found = sections(str(before.compare(after)))["What each op took, median without waiting"]
+    assert sum("noise" in line for line in found) <= 1
+    assert any(line.strip().startswith("a7 (Worker).work") for line in found), found
+    assert found[-1].endswith(" as before, within the noise: comparison.ops")
+    same = sections(str(before.compare(before)))["What each op took, median without waiting"]
+    (graph,) = before.compare(before).graphs
+    assert same == [f"    {len(graph.ops)} ops as before, within the noise: comparison.ops"]

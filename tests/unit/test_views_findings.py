@@ -117,6 +117,14 @@ def test_what_takes_little_in_each_of_many_actors_is_one_line() -> None:
     assert share in texts[1:] and len(texts) < 40
 
 
+def test_the_steps_of_a_printed_path_are_all_counted() -> None:
+    path = Profile(labelled(simulated(pipeline(40), 30))).critical_path(20)
+    printed = str(path).partition("takes\n")[2].splitlines()
+    counts = [re.match(r" +(?:\.\.\. )?(\d+) (?:more )?steps", line) for line in printed]
+    assert any("more steps" in line for line in printed)
+    assert sum(int(each[1]) if each else 1 for each in counts) == len(path)
+
+
 def test_a_comparison_says_what_is_noise() -> None:
     """Of 40 executions: nothing changed; then one method takes half the time."""
     before, slower = (

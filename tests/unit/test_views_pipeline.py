@@ -10,6 +10,7 @@ import pytest
 
 from rcg.compiler import compile_graph
 from rcg.ir.ops import Call
+from rcg.trace.analysis.alike import odd_text
 from rcg.trace.measured import Measured
 from rcg.trace.trace import Trace
 from rcg.views.data.microbatches import ideal_starts, microbatches_of
@@ -18,6 +19,7 @@ from rcg.views.scene import Scene
 from rcg.views.svg.pictures import pipeline_picture
 from tests.unit.pipelines import Script
 from tests.unit.scenes_by_hand import pipelined, slow_stage, steps
+from tests.unit.traces import changed
 from tests.unit.views_plans import Builder
 from tests.unit.views_traces import check_picture, microbatches, pipeline
 
@@ -37,6 +39,24 @@ def test_the_title_names_the_stage_that_stands_out() -> None:
     scene = pipelined(steps(microbatches(8, 16), a5=1.5))
     assert scene.title == "a5 is 1.50x slower than its 7 peers: bubble 43 %, ideal 30 %"
     assert set(notes(scene).values()) == {"47 %", "20 %"}
+
+
+def test_how_slow_a_stage_is_is_that_of_all_executions_as_elsewhere() -> None:
+    """In the execution that is shown a5 happens to take 1.2 times as long, and usually 1.5."""
+    trace = steps(microbatches(8, 16), a5=1.5)
+    (graph,) = trace.graphs
+    shown = int(pipelined(trace).about.split()[1].rstrip(","))
+    lane = graph.lane("a5")
+    events = lane.events.copy()
+    calls = [at for at, op in enumerate(graph.program(lane).ops) if op.is_call]
+    faster = (events["execution"] == shown) & np.isin(events["op"], calls)
+    took = events["end_ns"] - events["start_ns"]
+    events["end_ns"][faster] -= took[faster] // 5
+    changed_trace = replace(trace, graphs=(changed(graph, "a5", events=events),))
+    scene = pipelined(changed_trace)
+    assert scene.title.startswith("a5 is 1.50x slower than its 7 peers: ")
+    measured = Measured.of(changed_trace, changed_trace.graphs[0])
+    assert odd_text(measured.summary.odd) == "7 alike, a5 1.50x slower"
 
 
 def test_the_bubble_is_that_of_the_profile_if_executions_do_not_overlap() -> None:

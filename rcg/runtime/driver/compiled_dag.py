@@ -13,7 +13,7 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from rcg.cluster import at_users_line, end_at_caller
+from rcg.callers import at_users_line, end_at_caller
 from rcg.display import Displayed, Mimebundle, Views, views
 from rcg.errors import ChannelTimeout
 from rcg.ir.plan import Plan

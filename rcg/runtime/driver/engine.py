@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from rcg import cluster
+from rcg.callers import end_at_caller
 from rcg.channels import open_input, open_output
 from rcg.channels.base import GraphEnded, NoMemory, Signal, TimedOut, timeout_ns
 from rcg.channels.shm import release
@@ -181,7 +182,7 @@ class Engine:
                 return submission.submit_value(args[0], refs)
             return submission.submit(submission.encode(args, kwargs), refs)
         except BaseException as error:
-            cluster.end_at_caller(error)
+            end_at_caller(error)
             raise
 
     def execute_encoded(self, encoded: list[Encoded]) -> list[CompiledDAGRef]:

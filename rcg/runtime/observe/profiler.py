@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from rcg.cluster import at_users_line
+from rcg.callers import at_users_line
 from rcg.errors import ActorDiedError, ChannelClosed, OutOfSharedMemory, TraceError
 from rcg.frames import warn_user
 from rcg.ir.ids import DRIVER

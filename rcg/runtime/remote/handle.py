@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from rcg.callers import at_users_line, end_at_caller
 from rcg.channels.base import timeout_ns
-from rcg.cluster import at_users_line, end_at_caller
 from rcg.descriptors import telling_exhaustion
 from rcg.errors import ChannelClosed, ChannelTimeout, ExecutionError, GraphError, RcgError
 from rcg.options import FOR_EVER, Deadline

@@ -8,7 +8,7 @@ where actors are              values that cross between nodes would not, if acto
 Python's lock                 a method that does not run while other threads of its process do
 
 Advice is a line of Python, which works as it is where the graph is named ``graph``, what it was
-compiled from ``dag``, its inputs ``batches``, and the layers of a model ``layers``.
+compiled from ``dag``, its inputs ``inputs``, and the layers of a model ``layers``.
 
 There is no advice where the model does not hold: where a change gives no more than its spread, or
 the trace has not what it needs.
@@ -33,11 +33,12 @@ from rcg.ir.costs import CALL, MOVE, Cost
 from rcg.ir.ids import DRIVER
 from rcg.ir.index import Place
 from rcg.ir.ops import Call, Collective, Read
-from rcg.text import IN_LINE, brief, bytes_text, share_text, spread_text, time_text
+from rcg.text import IN_LINE, brief, bytes_text, share_text, spread_text, time_text, wrapped
 from rcg.trace.analysis.critical import SteadyPath, text_of
 from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.placement import Placements
+from rcg.trace.analysis.spread import is_noise
 from rcg.trace.analysis.what_if import (
     Factors,
     Replays,
@@ -84,6 +85,16 @@ class Advice:
         """The line, with what it gives as its comment."""
         return f"{self.code}  # {self.effect}"
 
+    def lines(self, most: int) -> list[str]:
+        """Return ``text`` in lines of so many characters, which work as they are.
+
+        The code is on one line, however long it is, and what does not fit behind it is in comments
+        of their own.
+        """
+        if len(self.text) <= most:
+            return [self.text]
+        return [self.code, *(f"# {line}" for line in wrapped(self.effect, most - 2))]
+
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
@@ -120,7 +131,7 @@ class Advisor:
 
     def is_worth_it(self, gain: float | None) -> bool:
         """Return whether a gain is large enough to speak of, and larger than its spread."""
-        return gain is not None and gain - 1 > max(gain * self.off, _LEAST_GAIN)
+        return gain is not None and gain - 1 > _LEAST_GAIN and not is_noise(gain, gain * self.off)
 
     def with_changes(self, *changes: Any) -> WhatIf:
         """Return the figures with changes, without the spread, which takes several replays."""
@@ -208,8 +219,9 @@ class Advisor:
             classes = {each.id: each.label for each in plan.actors}
             keys = [each.id for each in plan.nodes]
             moved = list(found.moved.items())
+            named = moved[:_MOST_MOVED]
             where = []
-            for actor, node in moved[:_MOST_MOVED]:
+            for actor, node in named:
                 others = [plan.label(each) for each in found.beside[actor] if each != DRIVER]
                 beside = " and ".join(brief(each, IN_LINE) for each in others)
                 where.append(
@@ -218,10 +230,9 @@ class Advisor:
                 )
             room = "" if is_exchange else ", if Ray has room there"
             more = f" and {len(moved) - _MOST_MOVED} more" if len(moved) > _MOST_MOVED else ""
+            placed = [_placed(classes[actor], keys.index(node)) for actor, node in named]
             yield Advice(
-                ", ".join(
-                    _placed(classes[actor], keys.index(node)) for actor, node in moved[:_MOST_MOVED]
-                ),
+                f"{', '.join(actor for actor, _ in named)} = {', '.join(placed)}",
                 f"{', '.join(where)}{more}{room}: "
                 f"{spread_text(gain, gain * self.off)}; in each execution "
                 f"{bytes_text(found.bytes)} less cross between nodes, {time_text(found.wire_ns)} "
@@ -311,7 +322,7 @@ class Advisor:
             if gain is not None and self.is_worth_it(gain):
                 name = text_of(graph, lane, max(calls, key=lambda place: calls[place])[1])
                 yield Advice(
-                    "graph.report()",
+                    "print(graph.report())",
                     f"{brief(name, IN_LINE)} is on no processor {share_text(share, 0)} of its time "
                     "while other threads of its process are: its own workers, or threads that hold "
                     "the GIL, which could run in another process",

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rcg.display import Charted, Displayed
 from rcg.ir.plan import Plan
 from rcg.table import Table
 from rcg.text import (
+    hundredths,
     plural,
     rate_text,
     ratio_text,
@@ -26,11 +27,20 @@ from rcg.text import (
     time_text,
     visible,
 )
+from rcg.trace.analysis.alike import (
+    APART,
+    FEW,
+    SAME_SHARE,
+    SAME_TIME,
+    alike_rows,
+    name_of_rows,
+)
 from rcg.trace.analysis.events import TimeKind
-from rcg.trace.analysis.spread import LEAST, SEEN, is_noise
+from rcg.trace.analysis.spread import LEAST, is_noise
 from rcg.trace.analysis.summary import GraphSummary
 
 _LITTLE: Final = 0.03  # of a time that is said to have changed
+_LITTLE_SHARE: Final = 0.01  # of the time, by which a share changed
 _SHORT: Final = 0.01  # of the longest op: what changed by less is not said
 _MAX_ROWS: Final = 24  # of a table in a comparison
 _ALIKE: Final = 0.05  # a spread of a ratio that is no larger shows that there is no change
@@ -73,12 +83,8 @@ class Change:
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the two, or their ratio and 1, differ by no more than their spreads, if known."""
-        found = is_noise(self.before or 0.0, self.after or 0.0, *self.spreads)
-        ratio, spread = self.ratio, self.spread
-        if found is False and ratio is not None and spread is not None:
-            return round(abs(ratio - 1), 2) <= round(spread, 2)  # as they are shown
-        return found
+        """Whether 1 is within the spread of ``ratio`` (``spread.py``); None if that is unknown."""
+        return is_noise(self.ratio, self.spread)
 
     @property
     def doubt(self) -> str:
@@ -146,12 +152,12 @@ class GraphComparison(Charted, Displayed):
         A spread becomes smaller as the root of the number of executions.
         """
         rate, count = self.throughput, min(self.executions)
-        off, spread = abs((rate.ratio or 1.0) - 1), rate.spread
+        ratio, spread = rate.ratio or 1.0, rate.spread
         if spread is None:
             return f"run at least {LEAST + 1} executions"
-        if off < SEEN:
+        if hundredths(ratio) == 100:
             return "run more executions"
-        needed = count * (spread / off) ** 2 * _SURE
+        needed = count * (spread / (ratio - 1)) ** 2 * _SURE
         digits = max(len(str(round(needed))) - 2, 0)
         return f"about {math.ceil(needed / 10**digits) * 10**digits:,} executions would tell"
 
@@ -164,16 +170,50 @@ class GraphComparison(Charted, Displayed):
         rows = [self.throughput.row(rate_text), self.latency.row(time_text)]
         lines = [visible(self.answer), "", f"{visible(self.title)}: {same}"]
         lines.append(Table(head, rows, "nfffw").text("  "))
-        ops = _largest(self.ops, _size)
-        table = Table(head, [op.row(time_text) for op in ops], "nfffw")
-        lines += ["", "  What each op took, median without waiting", table.text("    ")]
-        lines += _left_out(len(self.ops) - len(ops), "op", "comparison.ops")
-        seen = [share for share in self.shares if _size(share) >= 0.0005]
-        shares = _largest(seen, lambda each: abs((each.after or 0.0) - (each.before or 0.0)))
-        table = Table(head[:3], [share.row(share_text)[:3] for share in shares], "nff")
-        lines += ["", "  Where the time went", table.text("    ")]
-        lines += _left_out(len(seen) - len(shares), "share", "comparison.shares")
+        lines += ["", "  What each op took, median without waiting", *self._ops(head)]
+        lines += ["", "  Where the time went", *self._shares(head[:3])]
         return "\n".join(lines)
+
+    def _ops(self, head: tuple[str, ...]) -> list[str]:
+        """Return the table of ops; of many, those that did not change are a line."""
+        folded = alike_ops(self.ops)
+        changed = [each for each in folded if not each[0].is_noise]
+        same = sum(len(names) for change, names in folded if change.is_noise)
+        if len(folded) <= FEW:
+            changed, same = folded, 0
+        shown = _largest([change for change, _ in changed], _size)
+        lines = [Table(head, [each.row(time_text) for each in shown], "nfffw").text("    ")]
+        lines = lines if shown else []
+        lines += _left_out(len(changed) - len(shown), "op", "comparison.ops")
+        if same:
+            others = plural(same, "other" if shown else "op")
+            lines.append(f"    {others} as before, within the noise: comparison.ops")
+        return lines
+
+    def _shares(self, head: tuple[str, ...]) -> list[str]:
+        """Return the table of shares, those of alike processes as one row."""
+        seen = [share for share in self.shares if _size(share) >= 0.0005]
+        rows = [(share.before or 0.0, share.after or 0.0) for share in seen]
+        groups = alike_rows([share.text for share in seen], rows, SAME_SHARE)
+        folded = folded_changes(seen, groups)
+        is_short = len(folded) <= FEW
+        changed, same = [], 0
+        for change, names in folded:
+            if is_short or _difference(change) >= _LITTLE_SHARE:
+                changed.append(change)
+            else:
+                same += len(names)
+        shown = _largest(changed, _difference)
+        lines = [Table(head, [share.row(share_text)[:3] for share in shown], "nff").text("    ")]
+        lines = lines if shown else []
+        lines += _left_out(len(changed) - len(shown), "share", "comparison.shares")
+        if same:
+            others, little = (
+                plural(same, "other" if shown else "share"),
+                share_text(_LITTLE_SHARE, 0),
+            )
+            lines.append(f"    {others} changed by less than {little}: comparison.shares")
+        return lines
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,11 +331,38 @@ def _size(change: Change) -> float:
     return max(change.before or 0.0, change.after or 0.0)
 
 
+def _difference(change: Change) -> float:
+    return abs((change.after or 0.0) - (change.before or 0.0))
+
+
 def _gained_ns(change: Change) -> float:
     """Return by how much a time changed; 0 if that is noise, little, or it is in one trace only."""
     if change.ratio is None or change.is_noise is not False or abs(change.ratio - 1) < _LITTLE:
         return 0.0
     return abs((change.after or 0.0) - (change.before or 0.0))
+
+
+def folded_changes(
+    changes: Sequence[Change], groups: Sequence[Sequence[int]]
+) -> list[tuple[Change, list[str]]]:
+    """Return a change for those of each group, and the names of these."""
+    found = []
+    for group in groups:
+        alike = [changes[at] for at in group]
+        names = [each.text for each in alike]
+        middle = sorted(alike, key=_size)[len(alike) // 2]
+        found.append((replace(middle, text=name_of_rows(names)), names))
+    return found
+
+
+def alike_ops(ops: Sequence[Change]) -> list[tuple[Change, list[str]]]:
+    """Return the changes of ops, those of many actors that changed alike as one."""
+    rows = [(*map(_logarithm, (op.before, op.after)), APART * (op.is_noise is True)) for op in ops]
+    return folded_changes(ops, alike_rows([op.text for op in ops], rows, SAME_TIME))
+
+
+def _logarithm(value: float | None) -> float:
+    return math.log(value) if value else -1.0
 
 
 def _left_out(count: int, word: str, where: str) -> list[str]:

@@ -154,8 +154,14 @@ class CriticalPath(Displayed, tuple[Step, ...]):
             return "no path: the trace does not hold the execution from its submission to its end"
         least_ns = self.duration_ns * _SHORT
         runs = groupby(self, key=lambda step: step.duration_ns < least_ns)
-        steps = [row for is_short, run in runs for row in _rows(list(run), is_short)]
-        rows = cut(steps, lambda more: (f"... {more:,} more steps", "", "", ""), _MAX_STEPS)
+        found = [(each, is_short) for is_short, run in runs for each in _together(run, is_short)]
+        middle = found[_MAX_STEPS // 2 :]
+
+        def left_out(count: int) -> tuple[str, str, str, str]:
+            left = [step for steps, _ in middle[:count] for step in steps]
+            return f"... {plural(len(left), 'more step')}", "", "", _takes(left)
+
+        rows = cut([_row(*each) for each in found], left_out, _MAX_STEPS)
         head = [self.answer, *(f"  {each}" for each in self.about)]
         return "\n".join([*head, "", Table(_STEP_HEAD, rows, "nwff").text("  ")])
 
@@ -164,19 +170,25 @@ class CriticalPath(Displayed, tuple[Step, ...]):
         return f"<CriticalPath: {took}, {plural(len(self), 'step')}>"
 
 
-def _rows(steps: Sequence[Step], are_short: bool) -> list[tuple[str, str, str, str]]:
-    """Return the rows of steps in a table: several that are short in one."""
-    if are_short and len(steps) > 1:
-        executions = sorted({step.execution for step in steps})
-        of = str(executions[0])
-        if len(executions) > 1:
-            of += f" to {executions[-1]}"
-        takes = time_text(sum(step.duration_ns for step in steps))
-        return [(f"{len(steps)} steps of less than {_SHORT:.0%}", "", of, takes)]
-    return [
-        (step.text, step.kind.name.lower(), str(step.execution), time_text(step.duration_ns))
-        for step in steps
-    ]
+def _together(steps: Iterable[Step], are_short: bool) -> list[list[Step]]:
+    """Return the steps of each row of a table: several that are short are one."""
+    return [list(steps)] if are_short else [[step] for step in steps]
+
+
+def _row(steps: Sequence[Step], are_short: bool) -> tuple[str, str, str, str]:
+    """Return a row of a table."""
+    if not are_short or len(steps) == 1:
+        (step,) = steps
+        return step.text, step.kind.name.lower(), str(step.execution), _takes(steps)
+    executions = sorted({step.execution for step in steps})
+    of = str(executions[0])
+    if len(executions) > 1:
+        of += f" to {executions[-1]}"
+    return f"{len(steps)} steps of less than {share_text(_SHORT, 0)}", "", of, _takes(steps)
+
+
+def _takes(steps: Iterable[Step]) -> str:
+    return time_text(sum(step.duration_ns for step in steps))
 
 
 PathSteps = tuple[Ints, Times, Times]

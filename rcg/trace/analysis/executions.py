@@ -38,7 +38,7 @@ from rcg.table import Table
 from rcg.text import cut, plural, time_text
 from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
-from rcg.trace.analysis.spread import LEAST, batch_edges, half_width
+from rcg.trace.analysis.spread import LEAST, batch_edges, half_width, spread_of
 
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
@@ -116,17 +116,14 @@ class Executions(Displayed):
         return Table(_HEAD, rows, "ffff")
 
     def __str__(self) -> str:
-        count, whole = len(self), int(self.is_complete.sum())
-        head = plural(count, "execution")
-        if whole < count:
-            head += f", {whole:,} of them complete"
-        if not count:
+        head = ran_text(len(self), int(self.is_complete.sum()))
+        if not len(self):
             return head
         note = "  submitted at: from the beginning of the trace on"
         return "\n".join([head, self.table().text("  "), note])
 
     def __repr__(self) -> str:
-        return f"<Executions: {len(self):,}, {int(self.is_complete.sum()):,} of them complete>"
+        return f"<Executions: {ran_text(len(self), int(self.is_complete.sum()))}>"
 
     @property
     def is_complete(self) -> npt.NDArray[np.bool_]:
@@ -174,6 +171,17 @@ class Executions(Displayed):
         if len(index) <= LEAST or not np.diff(completed[edges]).all():
             return None
         return half_width(1e9 * np.diff(index[edges]) / np.diff(completed[edges]))
+
+    @cached_property
+    def latency_spread_ns(self) -> float | None:
+        """How far the median latency may be off (``spread.py``); None of too few executions.
+
+        Those that were submitted before the first completion are left out: until then the graph
+        fills, and each of them waits for fewer others than all that follow.
+        """
+        completed = self.completed_ns[self.completed_ns != UNSEEN]
+        first = completed.min(initial=-UNSEEN - 1)
+        return spread_of(self.latency_ns[self.submitted_ns[self.is_timed] >= first])
 
     def throughput_until(self, end_ns: int) -> float | None:
         """Return executions per second of a graph that hangs.
@@ -249,6 +257,31 @@ class Executions(Displayed):
         begun = np.maximum.accumulate(begun)
         over = np.minimum.accumulate(over[::-1])[::-1]
         return Cover(begun, np.maximum(over, begun))
+
+
+def ran_text(count: int, complete: int, *, is_over: bool = True) -> str:
+    """Return how many executions there are, with what is missing of some.
+
+    Args:
+        count: How many have an event in the trace.
+        complete: How many of them are in it from their submission until they were fetched.
+        is_over: Whether the others ended, for all that is known; False for a graph that hangs.
+
+    >>> ran_text(60, 60), ran_text(61, 60)
+    ('60 executions', '60 complete executions (1 cut off by the recording)')
+    >>> ran_text(3, 2, is_over=False)
+    '2 complete executions (1 has not ended)'
+    >>> ran_text(2, 0)
+    'no complete execution (2 cut off by the recording)'
+    """
+    if count == complete:
+        return plural(count, "execution")
+    whole = plural(complete, "complete execution") if complete else "no complete execution"
+    others = count - complete
+    have = "cut off by the recording"
+    if not is_over:
+        have = "has not ended" if others == 1 else "have not ended"
+    return f"{whole} ({others:,} {have})"
 
 
 def executions_of(table: EventTable) -> Executions:

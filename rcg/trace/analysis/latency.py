@@ -27,6 +27,7 @@ import numpy as np
 from rcg.ir.index import crossings_of
 from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.executions import Executions
+from rcg.trace.analysis.highest import high_word, highest
 from rcg.trace.analysis.intervals import Cover, Ints
 from rcg.trace.analysis.parts import Parts
 from rcg.trace.analysis.transfers import carried
@@ -44,7 +45,7 @@ class Latency:
         queued_ns: The mean time that an execution was queued.
         service_ns: The mean time that it was in service. Both add up to the mean latency.
         first_ns: Where the first bin begins: the smallest latency.
-        last_ns: Where the last bin ends: the 99th percentile. It also counts what is longer.
+        last_ns: Where the last bin ends (``highest.py``). See ``has_longer``.
         counts: How many executions each bin has; empty of few executions.
         queued: The share, from 0 to 1, of the latencies of each bin that was queued.
     """
@@ -55,6 +56,11 @@ class Latency:
     last_ns: float = 0.0
     counts: tuple[int, ...] = ()
     queued: tuple[float, ...] = ()
+
+    @property
+    def has_longer(self) -> bool:
+        """Whether the last bin counts what is longer as well."""
+        return high_word(sum(self.counts)) == "p99"
 
 
 def latency_of(table: EventTable, parts: Sequence[Parts], executions: Executions) -> Latency | None:
@@ -95,7 +101,7 @@ def latency_of(table: EventTable, parts: Sequence[Parts], executions: Executions
     service = Cover(np.concatenate(starts), np.concatenate(stops)).within(begins, ends)
     queued = latency - service
     means = float(queued.mean()), float(service.mean())
-    first, last = float(latency.min()), float(np.percentile(latency, 99))
+    first, last = float(latency.min()), highest(latency)
     if len(latency) < _LEAST or last <= first:
         return Latency(*means)
     scaled = (np.minimum(latency, last) - first) / (last - first) * BINS

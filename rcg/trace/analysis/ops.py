@@ -38,6 +38,7 @@ from rcg.ir.ops import Call, Collective
 from rcg.trace.analysis.critical import group_names, text_of
 from rcg.trace.analysis.events import COLLECTIVE, READ, WRITE, EventTable
 from rcg.trace.analysis.executions import UNSEEN, Executions
+from rcg.trace.analysis.highest import highest
 from rcg.trace.analysis.intervals import Ints, Times, window
 from rcg.trace.analysis.spread import spread_of
 from rcg.trace.model import GraphTrace, LaneTrace
@@ -57,7 +58,7 @@ class OpTimes:
         kind: Its kind: ``call``, ``read``, ``write``, ...
         count: Number of executions in which it is in the trace.
         median_ns: Median of its own time.
-        p99_ns: 99th percentile of its own time.
+        p99_ns: 99th percentile of its own time; of fewer than 100 the largest.
         total_ns: Sum of its own time.
         waited_ns: Total time of waiting.
         bytes: Total bytes moved.
@@ -197,7 +198,6 @@ def _runs_of(
 def _times(
     table: EventTable, lane: LaneTrace, op: int, text: str, group: str | None, runs: _Runs
 ) -> OpTimes:
-    median, highest = np.percentile(runs.own_ns, (50, 99))
     size = int(runs.bytes.sum())
     return OpTimes(
         process=lane.process,
@@ -205,8 +205,8 @@ def _times(
         text=text,
         kind=table.graph.op(lane, op).word,
         count=len(runs.own_ns),
-        median_ns=float(median),
-        p99_ns=float(highest),
+        median_ns=float(np.median(runs.own_ns)),
+        p99_ns=highest(runs.own_ns),
         total_ns=int(runs.own_ns.sum()),
         waited_ns=int(runs.waited_ns.sum()),
         bytes=size,

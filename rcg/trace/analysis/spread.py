@@ -10,8 +10,11 @@ depend on each other, and Student's distribution for the mean of their figures (
 [0, 3, 6, 10, 13, 17]
 >>> round(half_width([10, 12, 10, 12, 11]), 2)
 1.24
->>> is_noise(100, 104, 3, 4), is_noise(100, 106, 3, 4), is_noise(100, 106, None, 4)
-(True, False, None)
+
+A ratio is noise if 1 is within its spread, both as they are shown (``rcg.text.spread_text``).
+
+>>> is_noise(0.62, 0.33), is_noise(0.62, 0.38), is_noise(0.987, 0.0113), is_noise(1.2, None)
+(False, True, True, None)
 
 This room must know neither traces nor plans.
 """
@@ -25,13 +28,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from rcg.text import hundredths
 from rcg.trace.analysis.intervals import Ints
 
 BATCHES: Final = 5
 LEAST: Final = 2 * BATCHES
 """Of how many executions at least a spread is known: two in each batch."""
 
-SEEN: Final = 0.005  # a change by a smaller share is shown as 1.00x
 _STUDENT: Final = 2.776  # of 95 % with BATCHES - 1 degrees of freedom
 
 
@@ -53,11 +56,8 @@ def spread_of(values: npt.NDArray[Any]) -> float | None:
     return half_width([float(np.median(each)) for each in batches])
 
 
-def is_noise(
-    before: float, after: float, spread_before: float | None, spread_after: float | None
-) -> bool | None:
-    """Return whether two figures differ by no more than spreads, or ``SEEN``; None if unknown."""
-    if spread_before is None or spread_after is None:
+def is_noise(ratio: float | None, spread: float | None) -> bool | None:
+    """Return whether 1 is within the spread of a ratio; None if one of them is unknown."""
+    if ratio is None or spread is None:
         return None
-    least = max(math.hypot(spread_before, spread_after), SEEN * min(before, after))
-    return abs(after - before) <= least
+    return abs(hundredths(ratio) - 100) <= hundredths(spread)

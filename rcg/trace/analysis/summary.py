@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import cached_property
 from itertools import chain
+from math import log
+from typing import Final
 
 from rcg.ir.costs import Predicted
 from rcg.table import Cell, Table
@@ -28,8 +31,20 @@ from rcg.text import (
     time_text,
     wrapped,
 )
+from rcg.trace.analysis.alike import (
+    APART,
+    SAME_SHARE,
+    SAME_TIME,
+    Odd,
+    alike_rows,
+    name_of_rows,
+    odd_ones,
+    odd_text,
+)
 from rcg.trace.analysis.critical import SteadyPath
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.executions import ran_text
+from rcg.trace.analysis.highest import high_word
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes, Stall
 from rcg.trace.analysis.shares import LaneShares, Shares
@@ -44,6 +59,11 @@ _MAX_PEERS = 3
 # Moving a smaller frame takes mostly fixed time, so a rate would say nothing about the bytes.
 _SIZE_WITH_RATE = 65_536
 _LINE = 100  # characters
+_TRY = "  try: "
+_MANY_LANES: Final = 17  # of a driver and 16 stages: no more have a row each
+_OF_SEVERAL: Final = ("    a row of several actors has the figures of the one in their middle",)
+_SHOWN: Final = 0.0005  # a smaller share is shown as 0 %
+_BUSY: Final = TimeKind.COMPUTE, TimeKind.COMMUNICATION, TimeKind.SERIALIZATION
 _BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -85,7 +105,8 @@ class GraphSummary:
         complete: Number of executions that the trace contains from submission to fetch.
         throughput: Executions per second, from completion to completion.
         latency_p50_ns: Median time from submission to completion.
-        latency_p99_ns: 99th percentile of the same.
+        latency_p99_ns: 99th percentile of the same; of fewer than 100 the largest.
+        latencies: How many executions these two are of.
         shares: Where the time of each process went, from the first submission to the last result.
         critical: The critical path from the first submission to the last completion; of a graph
             that hangs, to the end of the trace.
@@ -114,6 +135,7 @@ class GraphSummary:
     throughput: float | None
     latency_p50_ns: float | None
     latency_p99_ns: float | None
+    latencies: int
     shares: Shares
     critical: SteadyPath | None
     slowest: tuple[SlowExecution, ...]
@@ -143,6 +165,24 @@ class GraphSummary:
             self.verdict is not None and self.verdict.form is Form.LIMITS
         )
         return self.critical.bottleneck.ops if is_said else frozenset()
+
+    @cached_property
+    def odd(self) -> dict[str, Odd]:
+        """Which actors stand out among those of their class, by the usual time of their calls.
+
+        A call that took long once changes no median, and makes no actor odd.
+        """
+        took: dict[str, float] = {}
+        for each in self.ops:
+            if each.kind == "call":
+                took[each.process] = took.get(each.process, 0.0) + each.median_ns
+        lanes = [lane for lane in self.shares.lanes if lane.process in took]
+        return odd_ones([lane.label for lane in lanes], [took[lane.process] for lane in lanes])
+
+    @property
+    def ran(self) -> str:
+        """How many executions ran, as text."""
+        return ran_text(self.executions, self.complete, is_over=self.stall is None)
 
     @property
     def has_latency(self) -> bool:
@@ -211,7 +251,8 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     """Return what a graph's summary begins with: that it hangs, or the verdict and the advice.
 
     Returns:
-        Lines of at most 100 characters, unless names are long; none if nothing can be said.
+        Lines of at most 100 characters, unless names or lines of Python are long; none if nothing
+        can be said.
     """
     if graph.stall is not None:
         return [stall_text(graph, of=of)]
@@ -220,7 +261,8 @@ def headline(graph: GraphSummary, *, of: bool = False) -> list[str]:
     name = f"{brief(graph.title, IN_LINE)}: " if of else ""
     lines = wrapped(f"{name}{graph.verdict}", _LINE, later="  ")
     for advice in graph.verdict.advice:
-        lines += wrapped(f"  try: {advice.text}", _LINE, later="    ")
+        first, *rest = advice.lines(_LINE - len(_TRY))
+        lines += [f"{_TRY}{first}", *(f"{' ' * len(_TRY)}{line}" for line in rest)]
     return lines
 
 
@@ -242,13 +284,17 @@ def stall_text(graph: GraphSummary, *, of: bool = False) -> str:
 
 def _graph(graph: GraphSummary) -> list[str]:
     title = brief(graph.title, IN_LINE)
-    lines = [f"{title}: {_count(graph)} in {time_text(graph.duration_ns)}"]
+    lines = [f"{title}: {graph.ran} in {time_text(graph.duration_ns)}"]
+    if graph.odd:
+        lines.append(f"  actors      {odd_text(graph.odd)}")
     if graph.throughput is not None:
         lines.append(f"  throughput  {rate_text(graph.throughput)}")
     if graph.latency_p50_ns is not None and graph.has_latency:
+        high = time_text(graph.latency_p99_ns)
+        is_p99 = high_word(graph.latencies) == "p99"
         lines.append(
             f"  latency     {time_text(graph.latency_p50_ns)} median, "
-            f"{time_text(graph.latency_p99_ns)} p99 (99 of 100 took no longer), "
+            f"{f'{high} p99 (99 of 100 took no longer)' if is_p99 else f'at most {high}'}, "
             "from submission to result"
         )
     lines += _latency(graph.latency)
@@ -267,24 +313,47 @@ def _latency(latency: Latency | None) -> list[str]:
         most = max(latency.counts)
         bars = "".join(_BARS[-(-each * (len(_BARS) - 1) // most)] for each in latency.counts)
         first, last = time_text(latency.first_ns), time_text(latency.last_ns)
-        lines.append(f"              {first} {bars} {last} and more")
+        more = " and more" if latency.has_longer else ""
+        lines.append(f"              {first} {bars} {last}{more}")
     return lines
 
 
-def _count(graph: GraphSummary) -> str:
-    if graph.executions == graph.complete:
-        return plural(graph.executions, "execution")
-    return f"{plural(graph.executions, 'execution')}, {graph.complete:,} of them complete,"
+def lane_rows(graph: GraphSummary) -> list[tuple[LaneShares, list[str]]]:
+    """Return where the time of processes went, a row for each, and the names of those it is of.
+
+    Of many, those that do as much are one row, which has the figures of the one in their middle.
+    How long they wait and for whom says something of the others, so it does not count.
+    """
+    lanes = graph.shares.lanes
+    figures = [
+        [
+            *(lane.of(kind) / (lane.duration_ns or 1) for kind in _BUSY),
+            APART * (lane.label in graph.odd),
+        ]
+        for lane in lanes
+    ]
+    rows = []
+    for group in alike_rows([lane.label for lane in lanes], figures, SAME_SHARE, _MANY_LANES):
+        names = [lanes[at].label for at in group]
+        lane = lanes[sorted(group, key=lambda at: lanes[at].busy_ns)[len(group) // 2]]
+        if len(group) > 1:
+            peers = {next(iter(lanes[at].waiting_for), "") for at in group}
+            waiting_for = lane.waiting_for if len(peers) == 1 else {}
+            lane = replace(lane, label=name_of_rows(names), waiting_for=waiting_for)
+        rows.append((lane, names))
+    return rows
 
 
 def _shares(graph: GraphSummary) -> list[str]:
     rows = []
-    for lane in graph.shares.lanes:
+    lanes = lane_rows(graph)
+    for lane, _ in lanes:
         length = lane.duration_ns or 1
         parts = (share_text(lane.of(kind) / length) for kind in TimeKind)
         peers = ", ".join(
             f"{brief(name, IN_LINE)} {share_text(waited / length)}"
             for name, waited in list(lane.waiting_for.items())[:_MAX_PEERS]
+            if waited >= _SHOWN * length
         )
         rows.append((lane.label, *parts, f"  {peers}" if peers else ""))
     names = ("", *(kind.name.lower() for kind in TimeKind), "  waits most for")
@@ -294,6 +363,7 @@ def _shares(graph: GraphSummary) -> list[str]:
     from_to = f", in {time_text(spans)} from the first submission to {until}"
     head = f"  Where the time of each process went{from_to if spans < graph.duration_ns else ''}"
     lines = ["", head, table.text("    ")]
+    lines += _OF_SEVERAL if len(lanes) < len(graph.shares.lanes) else ()
     lines += [
         "    compute: in your methods; communication: moving bytes; serialization: values to bytes",
         "    and back; waiting: for another process; idle: nothing to do, in the driver your code",
@@ -355,20 +425,46 @@ def _critical(graph: GraphSummary) -> list[str]:
     path = graph.critical
     if path is None or not path.shares:
         return []
-    shares: Counter[tuple[str, str]] = Counter()
-    for each in path.shares:  # the calls of a method as one
-        shares[each.text, each.kind.name.lower()] += each.share  # type: ignore[assignment]
-    most = shares.most_common(_MAX_STEPS)
-    rows = [(*place, share_text(share)) for place, share in most]
-    if len(shares) > len(most):
-        left = sum(shares.values()) - sum(share for _, share in most)
-        rows.append((f"{len(shares) - len(most)} more", "", share_text(left)))
+    shares = _path_shares(graph, path)
+    count = sum(share >= _SHOWN for _, share in shares[:_MAX_STEPS])
+    rows = [(*place, share_text(share)) for place, share in shares[:count]]
+    if left := shares[count:]:
+        rows.append((f"{len(left)} more", "", share_text(sum(share for _, share in left))))
     for stall in path.stalls:
         name = f"beyond its usual time, execution {stall.execution}"
         rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
     lines = ["", "  What the results waited for (the critical path of all executions)"]
     lines.append(Table(("", "", ""), rows, "nwf").text("    "))
     return [*lines, *(f"    {stall}" for stall in path.stalls)]
+
+
+def _path_shares(graph: GraphSummary, path: SteadyPath) -> list[tuple[tuple[str, str], float]]:
+    """Return the shares of a path by name and kind, the largest first.
+
+    The calls of a method are one, and so are those of many actors that take as much. What the
+    verdict names, and what stands out, has a row of its own.
+    """
+    found: Counter[tuple[str, TimeKind]] = Counter()
+    for each in path.shares:
+        found[each.text, each.kind] += each.share  # type: ignore[assignment]
+    verdict = graph.verdict
+    named = {path.bottleneck.text} if path.bottleneck and not (verdict and verdict.alike) else set()
+    places = list(found)
+    figures = [
+        (found[text, kind], APART * kind, APART * (text in named or _is_odd(graph, text)))
+        for text, kind in places
+    ]
+    rows = []
+    for group in alike_rows([text for text, _ in places], figures, SAME_SHARE):
+        name = name_of_rows([places[at][0] for at in group])
+        kind = places[group[0]][1].name.lower()
+        rows.append(((name, kind), sum(found[places[at]] for at in group)))
+    return sorted(rows, key=lambda row: -row[1])
+
+
+def _is_odd(graph: GraphSummary, text: str) -> bool:
+    """Return whether an op is one of an actor that stands out, by its name."""
+    return text.startswith(tuple(f"{label}{end}" for label in graph.odd for end in ". "))
 
 
 def _wires(graph: GraphSummary) -> list[str]:
@@ -388,7 +484,8 @@ def _wires(graph: GraphSummary) -> list[str]:
                 f"\N{PLUS-MINUS SIGN}{time_text(wire.error_ns)}" if wire.error_ns else "one",
             )
         )
-    head = ("", "frames", "mean size", "on the wire, median", "p99", "clocks")
+    high = high_word(*(wire.frames for wire in graph.wires))
+    head = ("", "frames", "mean size", "on the wire, median", high, "clocks")
     table = Table(head, rows, "nfffff")
     lines = ["", "  Communication between nodes", table.text("    ")]
     left = len(graph.wires) - _MAX_WIRES
@@ -404,17 +501,39 @@ def _wires(graph: GraphSummary) -> list[str]:
 def _ops(graph: GraphSummary) -> list[str]:
     if not graph.methods:
         return []
-    most = ops_table(graph, sorted(graph.methods, key=_cost_ns)[:_MAX_OPS])
-    lines = ["", "  What each op took, without waiting", most.text("    ")]
-    if len(graph.methods) > _MAX_OPS:
-        lines.append(f"    and {len(graph.methods) - _MAX_OPS} more that took less")
-    return lines
+    ops = sorted(_alike_ops(graph), key=_cost_ns)
+    lines = ["", "  What each op took, without waiting"]
+    lines.append(ops_table(graph, ops[:_MAX_OPS]).text("    "))
+    if len(ops) > _MAX_OPS:
+        lines.append(f"    and {len(ops) - _MAX_OPS} more that took less")
+    return [*lines, *_OF_SEVERAL] if len(ops) < len(graph.methods) else lines
+
+
+def _alike_ops(graph: GraphSummary) -> list[OpTimes]:
+    """Return the times of ops, those of many actors that take as long as one: the middle one."""
+    ops = graph.methods
+    figures = [
+        (
+            log(max(each.median_ns, 1.0)),
+            APART * ((each.process, each.op) in graph.limiting_ops),
+            APART * _is_odd(graph, each.text),
+        )
+        for each in ops
+    ]
+    found = []
+    for group in alike_rows([each.text for each in ops], figures, SAME_TIME):
+        middle = ops[sorted(group, key=lambda at: ops[at].median_ns)[len(group) // 2]]
+        if len(group) > 1:
+            middle = replace(middle, text=name_of_rows([ops[at].text for at in group]))
+        found.append(middle)
+    return found
 
 
 def ops_table(graph: GraphSummary, ops: Sequence[OpTimes]) -> Table:
     """Return the times of ops, those that took longest first; the bottleneck is marked."""
     ops = sorted(ops, key=_cost_ns)
-    head = ("op", "count", "median", "p99", "total", "waited", "mean size", "speed")
+    high = high_word(*(each.count for each in ops))
+    head = ("op", "count", "median", high, "total", "waited", "mean size", "speed")
     rows = [
         (
             Cell(each.text, "code"),

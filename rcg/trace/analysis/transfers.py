@@ -30,6 +30,7 @@ from rcg.ir.plan import Plan
 from rcg.table import Cell, Table
 from rcg.text import bytes_text, count_text, plural, short_label, speed_text, time_text
 from rcg.trace.analysis.events import NONE, EventTable
+from rcg.trace.analysis.highest import highest
 from rcg.trace.analysis.intervals import Ints
 from rcg.trace.model import TensorTransfer
 
@@ -48,7 +49,7 @@ class Wire:
         frames: How many frames are in the trace from their Write to their Pass.
         bytes: The bytes of these.
         median_ns: The median of their times on the wire.
-        p99_ns: The 99th percentile of the same.
+        p99_ns: The 99th percentile of the same (``highest.py``).
         error_ns: How wrong these may be, because the clocks are of two processes.
     """
 
@@ -97,7 +98,7 @@ def wires_of(table: EventTable) -> tuple[Wire, ...]:
                 frames=len(sent),
                 bytes=int(sizes.sum()),
                 median_ns=float(np.median(took)),
-                p99_ns=float(np.percentile(took, 99)),
+                p99_ns=highest(took),
                 error_ns=writer.clock.error_ns + gate.clock.error_ns,
             )
         )

@@ -13,11 +13,12 @@ not enough to say: 4 executions are complete; run 6 more
 What limits a graph is what takes the largest share of the critical path (``critical.py``). The
 gain, and each piece of advice, comes from a replay of the measured times with the change
 (``what_if.py``): there is none if the unchanged replay is not like the trace, if the gain is no
-larger than its spread, or if the trace is too short for a spread (``spread.py``). A gain is never
-more than the share allows: if a share ``s`` of a path takes half the time, ``1 - s / 2`` of its
-length are left, and no result comes sooner. Where twice as fast gives less than 1.05x, nothing
-limits the graph alone: with too few executions in flight none of its processes has enough to do,
-and else it is balanced. If a replay fails with an exception, the verdict says so.
+larger than its spread, or if the trace is too short for a spread (``spread.py``). If a share ``s``
+of a path takes half the time, ``1 - s / 2`` of its length are left, and no result comes sooner: a
+replay that gains more is off by so much at least, which its spread includes. Where twice as fast
+gives less than 1.05x, nothing limits the graph alone: with too few executions in flight none of its
+processes has enough to do, and else it is balanced. If a replay fails with an exception, the
+verdict says so.
 
 This room must know neither Ray nor how a verdict is shown, except as text.
 """
@@ -35,14 +36,14 @@ from rcg.error_text import describe_error
 from rcg.ir.ids import DRIVER
 from rcg.ir.index import Place, reads_of, writes_of
 from rcg.ir.ops import Collective, Pass
-from rcg.text import IN_LINE, brief, plural, share_text, spread_text, time_text
+from rcg.text import IN_LINE, brief, hundredths, plural, share_text, spread_text, time_text
 from rcg.trace.analysis.advice import TWICE_AS_FAST, Advice, Advisor, Elsewhere
 from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import PathGroup, PathStall, SteadyPath
 from rcg.trace.analysis.events import NONE, EventTable
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.intervals import MIN_INT64
-from rcg.trace.analysis.spread import LEAST, half_width
+from rcg.trace.analysis.spread import LEAST, half_width, is_noise
 from rcg.trace.analysis.what_if import MAX_ERROR_PERCENT, Replays
 from rcg.trace.model import GraphTrace
 
@@ -191,7 +192,9 @@ class Verdict:
         elif gain is not None and self.form is Form.BALANCED:
             yield "twice as fast in one place gives nothing beyond the noise"
         elif gain is not None and self.spread is not None:
-            yield f"twice as fast there gives {spread_text(gain, self.spread)}"
+            gives = spread_text(gain, self.spread)
+            noise = "nothing beyond the noise, " if is_noise(gain, self.spread) else ""
+            yield f"twice as fast there gives {noise}{gives}"
 
 
 def _are(count: int) -> str:
@@ -241,7 +244,8 @@ def verdict_of(
         error, spread, gain = found.error_percent, found.spread, found.speedup
         if error is None or abs(error) > MAX_ERROR_PERCENT or spread is None or gain is None:
             return replace(said, error_percent=error)
-        gain = min(gain, 1 / (1 - most.share / 2))
+        if hundredths(beyond := gain - 1 / (1 - most.share / 2)) > 0:
+            spread = max(spread, beyond)
         advisor = Advisor(made, spread / gain, cores)
         is_alone = gain >= _LITTLE
         elsewhere = None if advisor.is_worth_it(gain) else advisor.elsewhere(places, path)

@@ -16,8 +16,10 @@ This room must know neither Ray nor how results are shown, except as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -28,7 +30,7 @@ from rcg.display import Charted, Displayed
 from rcg.errors import DeadlockError, TraceError
 from rcg.ir.channels import LOCAL, slots_for
 from rcg.ir.ids import DRIVER
-from rcg.ir.index import Place
+from rcg.ir.index import Place, writes_of
 from rcg.ir.ops import Call, Collective, Input, Op
 from rcg.ir.plan import Plan
 from rcg.table import Table
@@ -55,6 +57,8 @@ _TIMES_WINDOW: Final = 8  # how many windows such a replay has
 _LEAST_WINDOWS: Final = 3  # how many that of a large plan has
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
+_MOST_NEAR: Final = 3  # names that one may have meant
+_MOST_NAMES: Final = 8  # names that are listed
 _NOTABLE: Final = 0.1  # of the latency, by which it changes
 MAX_ERROR_PERCENT: Final = 25.0
 """An unchanged replay that is farther from the trace predicts nothing."""
@@ -77,7 +81,7 @@ class WhatIf(Charted, Displayed):
         measured_throughput: Throughput in the trace.
         measured_latency_ns: Latency in the trace.
         simulation: The predicted timeline, in ns.
-        graph: The prediction as a record, for the views and analyses of traces.
+        graph_id: Hex id of the graph.
         notes: Assumptions of the replay that may not hold.
         busy: The share of the time, from 0 to 1, that each process is busy, by its label: at the
             measured throughput, and at the predicted one.
@@ -93,10 +97,15 @@ class WhatIf(Charted, Displayed):
     measured_throughput: float | None
     measured_latency_ns: float | None
     simulation: Simulation
-    graph: GraphTrace
+    graph_id: str
     notes: tuple[str, ...] = ()
     busy: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     batch_speedups: tuple[float, ...] = ()
+
+    @cached_property
+    def graph(self) -> GraphTrace:
+        """The prediction as a record, for the views and analyses of traces."""
+        return from_simulation(self.simulation, graph_id=self.graph_id, limit=self.window)
 
     @property
     def error_percent(self) -> float | None:
@@ -124,7 +133,7 @@ class WhatIf(Charted, Displayed):
     @property
     def is_noise(self) -> bool | None:
         """Whether the speedup differs from 1 by no more than its spread; None if unknown."""
-        return is_noise(1.0, self.speedup or 1.0, 0.0, self.spread)
+        return is_noise(self.speedup, self.spread)
 
     @property
     def is_far_off(self) -> bool:
@@ -169,7 +178,8 @@ class WhatIf(Charted, Displayed):
         if self.error_percent is not None:
             where = "above" if self.error_percent >= 0 else "below"
             error = share_text(abs(self.error_percent) / 100)
-            off = f"; the unchanged replay is {error} {where} the measured"
+            far = "as" if error == share_text(0.0) else f"{error} {where} the"
+            off = f"; the unchanged replay is {far} measured"
         lines.append(f"  {self.window} in flight{off}")
         if self.busy and not self.is_far_off:
             label, (before, after) = max(self.busy.items(), key=lambda each: each[1][1])
@@ -281,7 +291,7 @@ class Replays:
         if executions not in self._replayed:
             window = self.measured.window
             simulation, notes = _replay(self.graph.plan, self.measured, window, executions)
-            figures = _figures(from_simulation(simulation))
+            figures = _figures(simulation)
             self._replayed[executions] = figures, notes, _busy(simulation)
         return self._replayed[executions]
 
@@ -322,10 +332,9 @@ class Replays:
             executions = max(executions, self.executions_with(window))
         simulation, more = _replay(plan, changed(instead or measured.costs), window, executions)
         busy = _busy(simulation)
-        graph_then = from_simulation(simulation, graph_id=graph.graph_id, limit=window)
         base, notes, was = self._unchanged(executions)
         real = self.executions.throughput, self.executions.latency_at(50)
-        figures = zip(_figures(graph_then), base, real, strict=True)
+        figures = zip(_figures(simulation), base, real, strict=True)
         throughput, latency_ns = (
             None if now is None or not before or known is None else known * (now / before)
             for now, before, known in figures
@@ -340,7 +349,7 @@ class Replays:
             *base,
             *real,
             simulation=simulation,
-            graph=graph_then,
+            graph_id=graph.graph_id,
             notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
             busy={
                 lane.label: (min(was[lane.process] * off, 1.0), min(now * off, 1.0))
@@ -393,7 +402,7 @@ class Replays:
         window = measured.window
         simulation, _ = _replay(plan, replace(measured, costs=costs), window, self._count)
         (was, _), *_ = self._unchanged(self._count)
-        return _ratio(_figures(from_simulation(simulation))[0], was)
+        return _ratio(_figures(simulation)[0], was)
 
     def _periods(self, count: int) -> list[float]:
         """Return the period of the unchanged replay of each batch."""
@@ -449,16 +458,30 @@ def places_of(graph: GraphTrace) -> dict[str, list[Place]]:
 
 def _factors(graph: GraphTrace, scale: Mapping[str, float]) -> dict[Place, float]:
     """Return the factor of each call."""
+    if not isinstance(scale, Mapping):
+        raise TraceError(
+            "`scale` must be a dict of factors by name, as in {'Stage.fwd': 0.5}, "
+            f"found a {type(scale).__name__}"
+        )
     names = places_of(graph)
     factors: dict[Place, float] = {}
     for name, factor in scale.items():
         _check_factor(name, factor)
         if name not in names:
-            known = ", ".join(sorted(names)) or "none: the graph calls nothing"
-            raise TraceError(f"the graph has no call `{name}`; it has {known}", name=name)
+            raise TraceError(f"the graph has no call `{name}`; {_known(name, names)}", name=name)
         for place in names[name]:
             factors[place] = factors.get(place, 1.0) * factor
     return factors
+
+
+def _known(name: str, names: Iterable[str]) -> str:
+    """Return which names there are, of many those that are like one that there is not."""
+    known = sorted(names)
+    near = get_close_matches(name, known, n=_MOST_NEAR)
+    if near and len(known) > _MOST_NAMES:
+        return f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
+    more = f", and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    return f"it has {', '.join(known[:_MOST_NAMES]) or 'none: it calls nothing'}{more}"
 
 
 def _missing(graph: GraphTrace, measured: MeasuredCosts) -> list[str]:
@@ -525,9 +548,11 @@ def _first_of_driver(plan: Plan) -> int | None:
     return next((at for at, op in enumerate(ops) if op.values_out or isinstance(op, Input)), None)
 
 
-def _figures(graph: GraphTrace) -> tuple[float | None, float | None]:
-    """Return throughput and median latency of a replay."""
-    executions = executions_of(EventTable(graph))
+def _figures(simulation: Simulation) -> tuple[float | None, float | None]:
+    """Return throughput and median latency of a replay: the driver and who writes to it know."""
+    writes, driver = writes_of(simulation.plan), simulation.plan.program(DRIVER)
+    needed = {writes[each][0] for op in driver.ops for each in op.values_in if each in writes}
+    executions = executions_of(EventTable(from_simulation(simulation, only={DRIVER, *needed})))
     return executions.throughput, executions.latency_at(50)
 
 
@@ -538,7 +563,12 @@ LATEST_NS: Final = 1 << 60
 
 
 def from_simulation(
-    simulation: Simulation, *, graph_id: str = "", limit: int = 10, codes: bool = False
+    simulation: Simulation,
+    *,
+    graph_id: str = "",
+    limit: int = 10,
+    codes: bool = False,
+    only: Collection[str] | None = None,
 ) -> GraphTrace:
     """Return a simulation as the record of a graph, so that the same analyses work on both.
 
@@ -554,13 +584,15 @@ def from_simulation(
         graph_id: Hex id of the graph.
         limit: The limit of executions in flight.
         codes: Whether the time of Reads counts as decoding instead of moving bytes.
+        only: The processes that have events; None for all.
     """
     plan = simulation.plan
     by_process: dict[str, list[tuple[float, float, int, int]]] = {
         program.process: [] for program in plan.programs
     }
     for span in simulation.timeline:
-        by_process[span.process].append((span.start, span.end, span.execution, span.op))
+        if only is None or span.process in only:
+            by_process[span.process].append((span.start, span.end, span.execution, span.op))
     lanes = tuple(
         LaneTrace(process, plan.label(process), _events(plan, process, rows, codes))
         for process, rows in by_process.items()

@@ -8,45 +8,30 @@ a1  ███   ███
 a17 ███████  ███       a17 (Worker)        ███████  ███    slower than the others
 ```
 
-In a schedule, actors are alike if the topology folds them to one card, and their calls take as long
-and begin at the same time. In a table of figures, rows are alike if their figures are.
+Actors are alike if the topology folds them to one card, and their calls take as long and begin at
+the same time. Rows of a table are alike if their figures are (``rcg.trace.analysis.alike``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rcg.ir.plan import Plan
-from rcg.text import brief, ratio_text, run_text
+from rcg.text import run_text
+from rcg.trace.analysis.alike import ALIKE, FEW, LONGER, members_text
 from rcg.views.data.folding import fold
 from rcg.views.data.node_lanes import lanes_under
 from rcg.views.data.topology import topology_of
 
-FEW: Final = 8
-"""So many rows are not folded."""
-
-SAME_SHARE: Final = 0.03  # of the time: alike rows differ by no more
-_ALIKE: Final = 3  # rows that are
-_FAR: Final = 5.0  # times the median distance from what is usual
-_MOST_ODD: Final = 3
-_LONGER: Final = 1.25  # times what is usual: such an actor is not like the others
 _OFF: Final = 0.5  # of a call, that an actor begins earlier or later than the others
-_MOST_NAMED: Final = 8
-_NAME: Final = re.compile(r"(a\d+(\.\w+)?)(?: \((.*?)\))?(.*)")  # of a row
-_CHANNEL: Final = re.compile(r" c\d+$")  # at the end of one
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Ints = npt.NDArray[np.int64]
-
-
-# --- actors that do the same at the same time ----------------------------------------------------
 
 
 def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
@@ -72,13 +57,13 @@ def alike_processes(plan: Plan, bars: Columns) -> tuple[tuple[str, ...], ...]:
     found: list[tuple[str, ...]] = []
     for card in fold(topology_of(plan), layout="actors").cards:
         by_shape: dict[tuple[object, ...], list[str]] = {}
-        for process in card.processes if len(card.processes) >= _ALIKE else ():
+        for process in card.processes if len(card.processes) >= ALIKE else ():
             by_shape.setdefault(shape(process), []).append(process)
         for members in by_shape.values():
             is_call = np.array([op.is_call for op in plan.program(members[0]).ops] or [False])
             kept = _in_step(np.array([numbers[each] for each in members]), is_call, bars)
             alike = tuple(each for each, is_kept in zip(members, kept, strict=True) if is_kept)
-            if len(alike) >= _ALIKE and 2 * len(alike) > len(members):
+            if len(alike) >= ALIKE and 2 * len(alike) > len(members):
                 found.append(alike)
                 under = [lanes.get(each, {}) for each in alike]
                 found += [tuple([each[short] for each in under]) for short in under[0]]
@@ -103,7 +88,7 @@ def _in_step(members: Ints, is_call: npt.NDArray[np.bool_], bars: Columns) -> li
     mean = np.nansum(took, axis=1) / count
     usual = max(float(np.median(mean[is_known.any(axis=1)])), 1e-9)
     off = np.nansum(np.abs(start - np.nanmedian(start, axis=0)), axis=1) / count
-    is_odd = lacks | (mean > _LONGER * usual) | (mean * _LONGER < usual) | (off > _OFF * usual)
+    is_odd = lacks | (mean > LONGER * usual) | (mean * LONGER < usual) | (off > _OFF * usual)
     return [not each for each in is_odd.tolist()]
 
 
@@ -148,120 +133,3 @@ def row_of(processes: Sequence[str], labels: Sequence[str]) -> tuple[str, str]:
     """Return the label of a row for several, ``a0 to a61 (Worker)``, and which these are."""
     label = run_text(processes) + labels[0].removeprefix(processes[0])
     return label, members_text(labels)
-
-
-# --- figures that are the same -------------------------------------------------------------------
-
-
-def alike_rows(
-    names: Sequence[str], figures: Sequence[Sequence[float]], tolerance: float, few: int = FEW
-) -> list[list[int]]:
-    """Return the positions of the rows of a table, those that are alike together.
-
-    Args:
-        names: What each row is of: ``a0 (Worker).work``.
-        figures: The figures of each row.
-        tolerance: How far figures of rows that are alike are from their medians.
-        few: So many rows are not folded.
-    """
-    groups = [[at] for at in range(len(names))]
-    if len(names) <= few:
-        return groups
-    values = np.asarray(figures, float)
-    by_kind: dict[object, list[int]] = {}
-    for at, name in enumerate(names):
-        found = _NAME.fullmatch(name)
-        # Classes ``Stage0`` to ``Stage7`` are of one kind, and so are channels.
-        kind = found and (found[2], re.sub(r"\d+$", "", found[3] or ""), _CHANNEL.sub("", found[4]))
-        by_kind.setdefault(kind or at, []).append(at)
-    for rest in by_kind.values():
-        while len(rest) >= _ALIKE:
-            middle = np.median(values[rest], axis=0)
-            away = np.abs(values[rest] - middle).max(axis=1)
-            # The rows around a row that there is, because the median may be between two groups.
-            away = np.abs(values[rest] - values[rest[int(away.argmin())]]).max(axis=1)
-            alike = [at for at, each in zip(rest, away.tolist(), strict=True) if each <= tolerance]
-            if len(alike) < _ALIKE:
-                break
-            groups[alike[0]] = alike
-            for at in alike[1:]:
-                groups[at] = []
-            rest = sorted(set(rest) - set(alike))
-    return [group for group in groups if group]
-
-
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """One that takes longer, or shorter, than others of its class: so many times as long."""
-
-    ratio: float
-    others: int
-    of: str = ""
-
-    def __str__(self) -> str:
-        how = self.ratio, "slower"
-        how = how if self.ratio > 1 else (1 / self.ratio, "faster")
-        return f"{ratio_text(how[0])} {how[1]}"
-
-
-def odd_ones(names: Sequence[str], took: Sequence[float]) -> dict[str, Odd]:
-    """Return which few of several alike stand out by the time that they take.
-
-    They take a quarter more or less than is usual, and are further from it than five times the
-    median distance of all: what varies that much anyway is not odd.
-
-    Args:
-        names: What each is of: ``a0 (Worker)``; those of one class are alike.
-        took: How long each takes.
-    """
-    by_class: dict[str, list[int]] = {}
-    for at, name in enumerate(names):
-        found = _NAME.fullmatch(name)
-        if found is not None and found[3]:
-            by_class.setdefault(re.sub(r"\d+$", "", found[3]), []).append(at)
-    odd: dict[str, Odd] = {}
-    for of, rest in by_class.items():
-        times = np.asarray(took, float)[rest]
-        usual = float(np.median(times))
-        away = np.abs(times - usual)
-        is_odd = (times > _LONGER * usual) | (times * _LONGER < usual)
-        is_odd &= away > _FAR * np.median(away)
-        if usual > 0 and 0 < is_odd.sum() <= len(rest) // (_ALIKE + 1):
-            for at in np.flatnonzero(is_odd).tolist():
-                odd[names[rest[at]]] = Odd(
-                    float(times[at]) / usual, len(rest) - int(is_odd.sum()), of
-                )
-    return odd
-
-
-def odd_text(odd: Mapping[str, Odd]) -> str:
-    """Return which stand out: ``31 alike, a18 1.50x slower``; "" for none."""
-    if not odd:
-        return ""
-    most = sorted(odd.items(), key=lambda each: -abs(log(each[1].ratio)))
-    named = [f"{name.partition(' ')[0]} {each}" for name, each in most[:_MOST_ODD]]
-    more = [f"{len(most) - _MOST_ODD} more"] if len(most) > _MOST_ODD else []
-    others = sum({each.of: each.others for each in odd.values()}.values())
-    return ", ".join([f"{others} alike", *named, *more])
-
-
-def name_of_rows(names: Sequence[str]) -> str:
-    """Return the name of one row for all of these: ``a0 to a61 (Worker).work``."""
-    if len(names) == 1:
-        return names[0]
-    found = [match for name in names if (match := _NAME.fullmatch(name))]
-    found.sort(key=lambda match: int(match[1].partition(".")[0][1:]))
-    labels = list(dict.fromkeys(each[3] for each in found if each[3]))
-    label = f" ({labels[0]})" if len(labels) == 1 else ""
-    label = f" ({labels[0]} to {labels[-1]})" if len(labels) > 1 else label
-    what = {each[4] for each in found}
-    rest = found[0][4] if len(what) == 1 else _CHANNEL.sub("", found[0][4])
-    return f"{run_text(list(dict.fromkeys(each[1] for each in found)))}{label}{rest}"
-
-
-def members_text(names: Sequence[str]) -> str:
-    """Return which rows one stands for, for its hover; "" for one."""
-    more = len(names) - _MOST_NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    shown = ", ".join(brief(each) for each in names[:_MOST_NAMED])
-    return f"median of {len(names)}: {shown}{rest}" if len(names) > 1 else ""

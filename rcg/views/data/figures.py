@@ -11,24 +11,17 @@ import numpy as np
 
 from rcg.ir.index import Place
 from rcg.ir.ops import Call
-from rcg.text import brief, count_text, plural, rate_text, share_text, stated, time_text, visible
+from rcg.text import brief, plural, rate_text, share_text, stated, time_text, visible
+from rcg.trace.analysis.alike import Odd, members_text, odd_text
 from rcg.trace.analysis.events import TimeKind
+from rcg.trace.analysis.highest import high_word
 from rcg.trace.analysis.intervals import Times
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.analysis.ops import OpTimes
 from rcg.trace.analysis.shares import LaneShares
-from rcg.trace.analysis.summary import GraphSummary, stall_text
+from rcg.trace.analysis.summary import GraphSummary, lane_rows, stall_text
 from rcg.trace.analysis.verdict import Form
 from rcg.trace.measured import Measured
-from rcg.views.data.alike import (
-    SAME_SHARE,
-    Odd,
-    alike_rows,
-    members_text,
-    name_of_rows,
-    odd_ones,
-    odd_text,
-)
 from rcg.views.data.lettering import DOT
 
 EXPOSED: Final = "communication not hidden"
@@ -38,7 +31,6 @@ QUEUED: Final = "mean queued / in service"
 
 _NOTABLE: Final = 0.01  # of the time that a process waits
 _MAX_PEER: Final = 24
-_MANY_ROWS: Final = 17  # of a driver and 16 stages: no more have a row each
 _LEAST_SPREAD: Final = 0.005  # of a throughput, that is shown
 
 HINTS: Final = {
@@ -126,7 +118,7 @@ class TopologyFigures:
 
 def card_of(graph: GraphSummary) -> ProfileCard:
     """Return the profile's card of a graph."""
-    odd = odd_actors(graph)
+    odd = graph.odd
     facts = [*filter(None, [odd_text(odd)]), _ran(graph)]
     if graph.clock_error_ns:
         facts.append(f"clocks aligned to \N{PLUS-MINUS SIGN}{time_text(graph.clock_error_ns)}")
@@ -148,25 +140,13 @@ def card_of(graph: GraphSummary) -> ProfileCard:
 
 def _rows(graph: GraphSummary, odd: Mapping[str, Odd]) -> list[CardRow]:
     """Return where the time of each process went, those of many that are alike as one."""
-    lanes = graph.shares.lanes
-    shares = [[lane.of(kind) / (lane.duration_ns or 1) for kind in TimeKind] for lane in lanes]
-    # One that stands out is no part of a row, even if its shares are as those of the others.
-    shares = [[*each, 9.0 * (lane.label in odd)] for lane, each in zip(lanes, shares, strict=True)]
     rows = []
-    for group in alike_rows([lane.label for lane in lanes], shares, SAME_SHARE, _MANY_ROWS):
-        middle = sorted(group, key=lambda at: lanes[at].busy_ns)[len(group) // 2]
-        row = _shares(lanes[middle], graph.executions)
-        if (stands_out := odd.get(row.label)) is not None and len(group) == 1:
+    for lane, names in lane_rows(graph):
+        row = _shares(lane, graph.executions)
+        if (stands_out := odd.get(row.label)) is not None:
             row = replace(row, note=f"{row.note} {DOT} {stands_out}", is_odd=True)
-        if len(group) > 1:
-            names = [lanes[at].label for at in group]
-            peers = {next(iter(lanes[at].waiting_for), "") for at in group}
-            row = replace(
-                row,
-                label=name_of_rows(names),
-                hover="\n".join(filter(None, [members_text(names), row.hover])),
-                waits=row.waits if len(peers) == 1 else "",
-            )
+        if len(names) > 1:
+            row = replace(row, hover="\n".join(filter(None, [members_text(names), row.hover])))
         rows.append(row)
     return rows
 
@@ -174,10 +154,7 @@ def _rows(graph: GraphSummary, odd: Mapping[str, Odd]) -> list[CardRow]:
 def _ran(graph: GraphSummary) -> str:
     if not graph.executions and graph.stall is None:
         return f"nothing ran in {time_text(graph.duration_ns)}: call execute() during the recording"
-    ran = f"{plural(graph.executions, 'execution')} in {time_text(graph.duration_ns)}"
-    if graph.complete == graph.executions:
-        return ran
-    return f"{ran}, {count_text(graph.complete)} of them complete"
+    return f"{graph.ran} in {time_text(graph.duration_ns)}"
 
 
 def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
@@ -185,7 +162,7 @@ def _keys(graph: GraphSummary) -> list[tuple[str, str]]:
     keys += [("throughput", _rate(graph))] if graph.throughput is not None else []
     if graph.has_latency and graph.latency_p50_ns is not None:
         latency = f"{time_text(graph.latency_p50_ns)} / {time_text(graph.latency_p99_ns or 0)}"
-        keys.append(("p50 / p99 latency", latency))
+        keys.append((f"median / {high_word(graph.latencies)} latency", latency))
     if graph.latency is not None:
         parts = f"{time_text(graph.latency.queued_ns)} / {time_text(graph.latency.service_ns)}"
         keys.append((QUEUED, parts))
@@ -253,21 +230,8 @@ def topology_figures_of(measured: Measured) -> TopologyFigures:
         if place in runs:
             on_path[place] = on_path.get(place, 0.0) + part.share
     labels = {lane.label: lane.process for lane in summary.shares.lanes}
-    odd = {labels[label]: each for label, each in odd_actors(summary).items()}
+    odd = {labels[label]: each for label, each in summary.odd.items()}
     return TopologyFigures(ops, runs, sizes, dict(_open_calls(measured)), on_path, odd)
-
-
-def odd_actors(graph: GraphSummary) -> dict[str, Odd]:
-    """Return which actors stand out among those of their class, by the usual time of their calls.
-
-    A call that took long once changes no median, and makes no actor odd.
-    """
-    took: dict[str, float] = {}
-    for each in graph.ops:
-        if each.kind == "call":
-            took[each.process] = took.get(each.process, 0.0) + each.median_ns
-    lanes = [lane for lane in graph.shares.lanes if lane.process in took]
-    return odd_ones([lane.label for lane in lanes], [took[lane.process] for lane in lanes])
 
 
 def _open_calls(measured: Measured) -> Iterator[tuple[Place, float]]:

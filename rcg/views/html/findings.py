@@ -7,10 +7,8 @@ Each result has a text and a table or a picture. This file must compute nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from itertools import chain
-from math import log
 from typing import Final
 
 from rcg.display import Mimebundle
@@ -25,13 +23,18 @@ from rcg.text import (
     time_text,
     visible,
 )
-from rcg.trace.analysis.comparison import Change, Comparison, GraphComparison
+from rcg.trace.analysis.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
+from rcg.trace.analysis.comparison import (
+    Change,
+    Comparison,
+    GraphComparison,
+    alike_ops,
+    folded_changes,
+)
 from rcg.trace.analysis.critical import CriticalPath, Step
 from rcg.trace.analysis.events import TimeKind
-from rcg.trace.analysis.executions import Executions
-from rcg.trace.analysis.spread import SEEN
+from rcg.trace.analysis.executions import Executions, ran_text
 from rcg.trace.analysis.what_if import WhatIf
-from rcg.views.data.alike import SAME_SHARE, alike_rows, members_text, name_of_rows
 from rcg.views.data.colours import TITLES
 from rcg.views.data.lettering import DOT, SIZE, width_of
 from rcg.views.html.elements import card, themed
@@ -55,7 +58,6 @@ _SHARE: Final = 56.0
 _MAX_HOVERS: Final = 60  # of the steps on one line
 _PALE: Final = 0.45
 _SHORT: Final = 0.01  # of a path, or of the longest op: what takes less has no line of its own
-_SAME_TIME: Final = 0.1  # of a time: alike rows differ by no more
 _STANDS_OUT: Final = 0.1  # of a path: has a line of its own even if many have
 _SAID: Final = ("better", "worse", "not known")  # of a change, beside its ratio
 JUDGED: Final = {
@@ -72,8 +74,7 @@ whether a change is more than noise; a share that has changed is neither better 
 def of_executions(executions: Executions) -> Mimebundle:
     """Return the mimebundle of executions: a table of the first and the last ones."""
     count = len(executions)
-    complete = count_text(int(executions.is_complete.sum()))
-    about = f"{count_text(count)} executions, {complete} complete"
+    about = ran_text(count, int(executions.is_complete.sum()))
     about += f" {DOT} submission times count from the beginning of the trace"
     html = themed(card("Executions", about, executions.table().html() if count else ""))
     return {**mimebundle(str(executions), []), "text/html": html}
@@ -227,7 +228,8 @@ def what_if_picture(found: WhatIf) -> str:
     shares = {} if found.is_far_off else found.busy
     busy = [Change(f"{label} busy", *each) for label, each in shares.items()]
     rows = [(each.before or 0.0, each.after or 0.0) for each in busy]
-    folded = _folded(busy, alike_rows([each.text for each in busy], rows, SAME_SHARE))
+    groups_of = alike_rows([each.text for each in busy], rows, SAME_SHARE)
+    folded = [(each, members_text(names)) for each, names in folded_changes(busy, groups_of)]
     busiest = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_BUSY]
     about = f"{_changes_of(found)} {DOT} {how}"
     if len(busiest) < len(folded):
@@ -240,17 +242,6 @@ def what_if_picture(found: WhatIf) -> str:
     return _changes_picture(found.answer, about, sides, groups, is_judged=not found.is_far_off)
 
 
-def _folded(changes: Sequence[Change], groups: Sequence[Sequence[int]]) -> list[tuple[Change, str]]:
-    """Return a change for those of each group, with what its hover says."""
-    found = []
-    for group in groups:
-        alike = [changes[at] for at in group]
-        names = [each.text for each in alike]
-        middle = sorted(alike, key=_most)[len(alike) // 2]
-        found.append((replace(middle, text=name_of_rows(names)), members_text(names)))
-    return found
-
-
 Compared = tuple[Change, str, float, Callable[[float | None], str]]
 """A change, the hover of its name, the value whose bar is longest, what returns a value as text."""
 
@@ -258,8 +249,7 @@ Compared = tuple[Change, str, float, Callable[[float | None], str]]
 def compared(found: GraphComparison) -> list[Compared]:
     """Return what a comparison shows: the figures of the graph, and those of the longest ops."""
     longest = max(map(_most, found.ops), default=0.0)
-    rows = [(*map(_logarithm, (op.before, op.after)), op.is_noise is True) for op in found.ops]
-    folded = _folded(found.ops, alike_rows([op.text for op in found.ops], rows, _SAME_TIME))
+    folded = [(each, members_text(names)) for each, names in alike_ops(found.ops)]
     ops = sorted(folded, key=lambda each: -_most(each[0]))[:_MAX_OPS]
     ops = [each for each in ops if _most(each[0]) >= _SHORT * longest]
     return [
@@ -365,10 +355,6 @@ def _time(steps: Iterable[Step]) -> int:
     return sum(step.duration_ns for step in steps)
 
 
-def _logarithm(value: float | None) -> float:
-    return log(value) if value else -1.0
-
-
 def judged(change: Change, text_of: Callable[[float | None], str]) -> str:
     """Return what is said of a change, a word of ``JUDGED``; ``text_of`` says what it is of.
 
@@ -378,7 +364,7 @@ def judged(change: Change, text_of: Callable[[float | None], str]) -> str:
         return "changed"
     if change.is_noise is None:
         return "not known"
-    if change.is_noise or abs(change.ratio - 1) < SEEN:
+    if change.is_noise:
         return "alike"
     return "better" if (change.ratio > 1) == (text_of is rate_text) else "worse"
 

@@ -19,11 +19,10 @@ from typing import Final
 import numpy as np
 
 from rcg.text import bytes_text, share_text, time_text, visible
+from rcg.trace.analysis.alike import odd_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
-from rcg.views.data.alike import odd_text
 from rcg.views.data.colours import KIND_COLOURS, KIND_LOOKS, SHADED, TITLES, Look
-from rcg.views.data.figures import odd_actors
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
 from rcg.views.data.over_time import bytes_on_the_way, shares_over_time
@@ -129,7 +128,7 @@ def _rows_of(measured: Measured) -> tuple[tuple[Row, ...], list[int]]:
     graph = measured.graph
     actors = {each.id for each in graph.plan.actors}
     nodes = node_heads(graph.plan, addresses_of(graph))
-    odd = odd_actors(measured.summary)
+    odd = measured.summary.odd
     lanes = [at for at in order_of(graph.plan) if graph.lanes[at].process in actors]
     rows = []
     for lane in (graph.lanes[at] for at in lanes):
@@ -142,7 +141,7 @@ def _rows_of(measured: Measured) -> tuple[tuple[Row, ...], list[int]]:
 
 
 def _about(measured: Measured, *words: str) -> str:
-    return f" {DOT} ".join(filter(None, [odd_text(odd_actors(measured.summary)), *words]))
+    return f" {DOT} ".join(filter(None, [odd_text(measured.summary.odd), *words]))
 
 
 def _noted(rows: tuple[Row, ...]) -> str:

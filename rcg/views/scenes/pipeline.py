@@ -12,7 +12,8 @@ a1 (Stage)  ░░░│ 0 │  0  │ 1 │  1  │ 2 │  2  │ 3 │  3  │
 The *bubble* of a stage is the share of the execution, from its first call's start to its last
 call's end on any actor, in which the stage runs none of its calls. That of the execution is the
 mean of its stages. The pipeline bubble of a profile is another figure: it is of all executions,
-from the first submission to the last result.
+from the first submission to the last result. How much slower a stage is than the others is that of
+all executions, as in every view.
 
 The *ideal* is the same plan with every call of a method taking the same time on every actor, the
 median of the actors' medians in this execution, and without waiting beyond precedence (see
@@ -33,9 +34,9 @@ import numpy as np
 
 from rcg.ir.index import Place
 from rcg.text import plural, share_text
+from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
-from rcg.views.data.alike import Odd, odd_ones, odd_text
 from rcg.views.data.colours import EXECUTIONS, FAINT, OUTLINED, SOLID, TINTED, Look
 from rcg.views.data.colours import IDEAL as IDEAL_KIND
 from rcg.views.data.excerpts import excerpt_of, whole_executions
@@ -85,9 +86,8 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
     bubbles = {process: 1 - each / max(end - begin, 1) for process, each in busy.items()}
     ideal = mean(1 - each / max(ideal_end, 1) for each in _sums(ideal_ns).values())
 
-    labels = {row.process: row.label for row in scene.rows}
-    slowness = [busy[process] / max(each, 1) for process, each in _sums(ideal_ns).items()]
-    odd = odd_ones([labels[process] for process in busy], slowness)
+    rows = {row.label for row in scene.rows}
+    odd = {each: one for each, one in measured.summary.odd.items() if each in rows}
     where = f", one of {len(whole):,} complete ones" if len(whole) > 1 else ""
     words = [
         f"execution {execution}{where}",

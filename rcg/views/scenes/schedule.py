@@ -25,10 +25,11 @@ from rcg.compiler.simulate import Simulation, simulate
 from rcg.ir.ops import Op
 from rcg.ir.plan import Plan
 from rcg.text import plural
+from rcg.trace.analysis.alike import FEW
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.measured import Measured
 from rcg.trace.model import SPAN_BASE, GraphTrace
-from rcg.views.data.alike import FEW, alike_processes, row_of, typical
+from rcg.views.data.alike import alike_processes, row_of, typical
 from rcg.views.data.colours import EXECUTIONS, FAINT, OUTLINED, PREDICTED, SOLID, TINTED, Look
 from rcg.views.data.excerpts import MAX_WIDTHS, Excerpt, excerpt_of
 from rcg.views.data.lettering import DOT

@@ -20,8 +20,8 @@ import numpy as np
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.index import Place
 from rcg.text import bytes_text, plural, share_text, speed_text, time_text
+from rcg.trace.analysis.alike import odd_text
 from rcg.trace.analysis.ops import OpTimes
-from rcg.views.data.alike import odd_text
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.figures import TopologyFigures
 from rcg.views.data.folding import Card, Folded, Level, Row, fold

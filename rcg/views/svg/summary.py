@@ -3,7 +3,7 @@
 
 ```
 a0 (Stage)  █ compute 62 % █▓ 14 %▓░ waiting 20 % ░   1.5 ms   throughput        515 /s
-a1 (Stage)  █ compute 79 % ████████▓ 11 %▓░ 7 % ░     1.8 ms   p50 / p99 latency 1.94 / 2.31 ms
+a1 (Stage)  █ compute 79 % ████████▓ 11 %▓░ 7 % ░     1.8 ms   median / p99 latency 1.94 / 2.31 ms
 ```
 """
 
@@ -192,9 +192,8 @@ class _Summary:
                 continue
             height = max(_HISTOGRAM * count / most, 1.5)
             begin = found.first_ns + at * step_ns
-            until = (
-                "and more" if at == len(found.counts) - 1 else f"to {time_text(begin + step_ns)}"
-            )
+            is_last = found.has_longer and at == len(found.counts) - 1
+            until = "and more" if is_last else f"to {time_text(begin + step_ns)}"
             hover = (
                 f"{time_text(begin)} {until}: {plural(count, 'execution')}\n"
                 f"{share_text(queued, 0)} of it queued"
@@ -209,7 +208,7 @@ class _Summary:
                 f'height="{height * (1 - queued):.1f}"/></g>'
             )
         shapes.append(f'<path{canvas.paint("grid")} d="M0 {base:g}H{room:g}"/>')
-        last = "and more"
+        last = "and more" if found.has_longer else ""
         right = room - width_of(last, SMALL)
         for at, label in ticks_of(found.last_ns - found.first_ns, 5, found.first_ns):
             x = round(at * room / (found.last_ns - found.first_ns), 1)
