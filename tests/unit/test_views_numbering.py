@@ -42,11 +42,11 @@ def test_a_number_that_is_too_wide_is_smaller_and_then_turned() -> None:
         Writing(0, 8.5, True),
         None,
     ]
-    assert writings_of([alike("f", 7.3, 7.0)]) == [None], "no room for it turned"
+    assert writings_of([alike("f", 7.3, 8.0)]) == [None], "no room for it turned"
 
 
-def test_a_number_is_turned_with_as_little_room_as_upright() -> None:
-    # "B15" on a bar of 17 by 20 pixels: 19.6 long with a size of 10, 16.7 with a size of 8.5.
+def test_a_long_number_is_turned_on_a_bar_that_is_a_little_longer() -> None:
+    # "B15" on a bar of 17 by 20 pixels: 19.6 long in size 10, 16.7 in size 8.5.
     assert writings_of([Alike("bwd", 17, 20, (1.96, 6.0))]) == [Writing(0, 8.5, True)]
     assert writings_of([Alike("bwd", 17, 18, (1.96, 6.0))]) == [None]
 

@@ -37,6 +37,7 @@ const LAST_SIZES = [...SIZES, [9, false], [10, true], [8.5, true]];
 const DIGIT = 0.73; // how high a digit is, for a size of 1
 const LABEL_ROOM = 4;
 const NUMBER_ROOM = 1.5;
+const TURNED_ROOM = 3;
 const NEARLY_ALL = 0.9; // of alike bars: a label has to fit on so many
 const LEAST_LABELLED = 12; // pixels of height
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
@@ -147,7 +148,7 @@ export function stackWithin(rows, most, pitch) {
 /** Whether a label of a length, for a font of size 1, fits on a bar. */
 export function fitsOn({ form, size, isTurned }, length, width, height) {
   const along = length * size;
-  if (isTurned) return size * DIGIT + 1 <= width && along + NUMBER_ROOM <= height;
+  if (isTurned) return size * DIGIT + 1 <= width && along + TURNED_ROOM <= height;
   return along + (form ? LABEL_ROOM : NUMBER_ROOM) <= width && size <= height;
 }
 

@@ -146,13 +146,17 @@ export function gapsOf(words, rows, [begin, end]) {
   return found.sort((one, other) => one.from - other.from);
 }
 
-/** An example of a search: the actor and the method of the longest call. "" without calls. */
+/** An example of a search: the actor and the method whose calls take longest together. "" without calls. */
 export function exampleOf({ head: { rows, names }, columns: { row, name, duration } }, isCall) {
-  let longest = -1;
+  const totals = new Map();
   for (let bar = 0; bar < duration.length; bar += 1) {
-    if (isCall(bar) && !rows[row[bar]].members.length && (longest < 0 || duration[bar] > duration[longest])) longest = bar;
+    const { process, members } = rows[row[bar]];
+    if (!isCall(bar) || members.length) continue; // of one actor
+    const example = `${process} ${names[name[bar]].text}`;
+    totals.set(example, (totals.get(example) ?? 0) + duration[bar]);
   }
-  return longest < 0 ? "" : `${rows[row[longest]].process} ${names[name[longest]].text}`;
+  const longest = Math.max(...totals.values());
+  return [...totals.keys()].find((example) => totals.get(example) === longest) ?? "";
 }
 
 /** How many of the hits were measured, and how many others there are, in words. */

@@ -25,6 +25,7 @@ _LAST_SIZES: Final[tuple[Step, ...]] = (*_SIZES, (9.0, False), (10.0, True), (8.
 _DIGIT: Final = 0.73  # how high a digit is, for a size of 1
 _ROOM: Final = 4.0
 _NUMBER_ROOM: Final = 1.5
+_TURNED_ROOM: Final = 3.0
 NEARLY_ALL: Final = 0.9
 """The share of alike bars that a label has to fit on."""
 
@@ -59,7 +60,7 @@ class Writing:
         """Return whether a label of a length, for a font of size 1, fits on a bar."""
         along, across = length * self.size, self.size * _DIGIT
         if self.is_turned:
-            return across + 1 <= width and along + _NUMBER_ROOM <= height
+            return across + 1 <= width and along + _TURNED_ROOM <= height
         room = _ROOM if self.form else _NUMBER_ROOM
         return along + room <= width and self.size <= height
 
