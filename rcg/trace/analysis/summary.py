@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import chain
 
@@ -355,20 +355,34 @@ def _critical(graph: GraphSummary) -> list[str]:
     path = graph.critical
     if path is None or not path.shares:
         return []
+    lines = ["", "  What the results waited for (the critical path of all executions)"]
+    table = replace(path_table(path, _MAX_STEPS), head=("", "", ""), marked=())
+    return [*lines, table.text("    "), *(f"    {stall}" for stall in path.stalls)]
+
+
+def path_table(path: SteadyPath, most: int) -> Table:
+    """Return what a critical path is made of, and its stalls; the bottleneck is marked.
+
+    Args:
+        path: The path, which is not empty.
+        most: How many parts have a row of their own, the largest ones.
+    """
     shares: Counter[tuple[str, str]] = Counter()
     for each in path.shares:  # the calls of a method as one
         shares[each.text, each.kind.name.lower()] += each.share  # type: ignore[assignment]
-    most = shares.most_common(_MAX_STEPS)
-    rows = [(*place, share_text(share)) for place, share in most]
-    if len(shares) > len(most):
-        left = sum(shares.values()) - sum(share for _, share in most)
-        rows.append((f"{len(shares) - len(most)} more", "", share_text(left)))
+    shown = shares.most_common(most)
+    rows: list[tuple[str | Cell, ...]] = [
+        (Cell(text, "code"), kind, share_text(share)) for (text, kind), share in shown
+    ]
+    if len(shares) > len(shown):
+        left = sum(shares.values()) - sum(share for _, share in shown)
+        rows.append((f"{len(shares) - len(shown)} more", "", share_text(left)))
     for stall in path.stalls:
         name = f"beyond its usual time, execution {stall.execution}"
         rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
-    lines = ["", "  What the results waited for (the critical path of all executions)"]
-    lines.append(Table(("", "", ""), rows, "nwf").text("    "))
-    return [*lines, *(f"    {stall}" for stall in path.stalls)]
+    limit = path.bottleneck
+    marked = [at for at, ((text, _), _) in enumerate(shown) if limit and text == limit.text]
+    return Table(("what", "kind of time", "share"), rows, "nwf", marked)
 
 
 def _wires(graph: GraphSummary) -> list[str]:
@@ -388,7 +402,7 @@ def _wires(graph: GraphSummary) -> list[str]:
                 f"\N{PLUS-MINUS SIGN}{time_text(wire.error_ns)}" if wire.error_ns else "one",
             )
         )
-    head = ("", "frames", "mean size", "on the wire, median", "p99", "clocks")
+    head = ("", "values", "mean size", "on the wire, median", "p99", "clocks")
     table = Table(head, rows, "nfffff")
     lines = ["", "  Communication between nodes", table.text("    ")]
     left = len(graph.wires) - _MAX_WIRES

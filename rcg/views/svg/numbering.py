@@ -69,8 +69,8 @@ def writings_of(groups: Sequence[Alike]) -> list[Writing | None]:
     """Return how each group is labelled; None if its labels do not fit.
 
     All have the same form: the longest that fits on all groups that can be labelled. The groups of
-    a method have the size of the smallest; where that is turned, those with room for a large upright
-    label have one.
+    a method have the size of the smallest; where that is turned, those with room for a large
+    upright label have one.
     """
     labelled = [each for each in groups if _steps(each, 0)]
     if not labelled:
