@@ -177,6 +177,7 @@ def test_a_phone_shows_it_without_scrolling_aside_and_fingers_scroll_and_zoom(
     assert len(boxes) == int(data(topology)["nodes"]) and max(boxes) <= 390
     timeline = page.locator(".rcg-timeline")
     assert timeline.evaluate("(card) => card.rcgLanes.gutter / card.rcgLanes.width") <= 0.2
+    assert timeline.get_by_role("button", name="what keys do").count() == 0, "there are none"
     zoom = timeline.locator(".rcg-zoom button").evaluate_all(
         "(found) => found.map((each) => each.getBoundingClientRect().top)"
     )

@@ -2,7 +2,7 @@
 // What stands around the bars of a scene: search, sums of a range, steps from execution to execution,
 // which rows are shown. It knows bars by their names, kinds and rows, and not how they are painted.
 
-import { button, countText, element, shareText, timeText } from "./common.js";
+import { button, countText, element, isTouched, shareText, timeText } from "./common.js";
 import { visibleIn } from "./lanes.js";
 
 const MAX_SUMS = 200; // rows of the table
@@ -223,7 +223,7 @@ export class Search {
     this.at = -1; // of the gaps
     const where = words?.some(({ turn }) => turn !== null) && head.sums ? " among the single bars" : "";
     const isGapAlone = gaps && !this.hits.includes(1);
-    const found = [isGapAlone ? "" : this.hits && `${countOfHits(this.hits, this.scene)}${where}`, gaps && `${countText(gaps.length)} × ${head.ground.split(":")[0]}`];
+    const found = [isGapAlone ? "" : this.hits && `${countOfHits(this.hits, this.scene)}${where}`, gaps && `${countText(gaps.length)} time${gaps.length === 1 ? "" : "s"} ${head.ground.split(":")[0]}`];
     this.shown.textContent = found.filter(Boolean).join(", ");
     lanes.choose(-1);
   }
@@ -406,7 +406,7 @@ export class Keys {
     this.line = element("div", { class: "rcg-keys", hidden: true }, ...said.map(([keys, words]) => element("span", {}, ...keys.map((key) => element("kbd", {}, key)), words)));
     this.button = button("keys", "what keys do while the focus is here", acts["?"]);
     this.show(false);
-    card.legend.append(this.button, this.line);
+    card.legend.append(...(isTouched() ? [] : [this.button]), this.line);
     card.listen(card.root, "keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
       const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

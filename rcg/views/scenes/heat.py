@@ -2,7 +2,7 @@
 """Many actors at a glance: a row for each of them, and which one is not as the others.
 
 ```
-heat     a0  ███▓▓▒▒░░███▓▓▒▒░░      slices of the time; the darker, the more of it is computed
+heat     a0  ███▓▓▒▒░░███▓▓▒▒░░      slices of the time; the stronger, the more of it is computed
          a1  ███████████████████     1.50x slower
 shares   a1  compute ██████████ ░    where the time of each went, in all; the busiest on top
          a0  compute ██████ ▓▓ ░░░
@@ -93,8 +93,8 @@ def heat_scene(
     shown = looks >= 0
     names = tuple(Name(each, "share") for each in _LEVEL_WORDS)
     tints = tuple(
-        Look(words, KIND_COLOURS[TimeKind.COMPUTE], SHADED, opacity=(at + 1) / _LEVELS)
-        for at, words in enumerate(_LEVEL_WORDS)
+        Look(_LEGEND, KIND_COLOURS[TimeKind.COMPUTE], SHADED, opacity=(at + 1) / _LEVELS)
+        for at in range(_LEVELS)
     )
     start = edges[first[shown]]
     kind = np.full(int(shown.sum()), TimeKind.COMPUTE)
@@ -108,6 +108,7 @@ def heat_scene(
                  title=title, noted=_noted(rows))  # fmt: skip
 
 
+_LEGEND: Final = "stronger colour: a larger share of the slice"
 _LEVEL_WORDS: Final = (
     f"under {100 // _LEVELS} %",
     *(f"from {100 * at // _LEVELS} %" for at in range(1, _LEVELS)),
