@@ -220,6 +220,10 @@ test("a search finds names, rows and executions", () => {
   assert.deepEqual(found("a1.comm"), [3]); // which is a process
   assert.deepEqual(found("B3"), [1, 2]); // the labels of bars
   assert.deepEqual(found("a1 f0"), [0, 3]);
+  rows[0].label = "Stage#1";
+  rows[1].label = "Stage#10";
+  assert.deepEqual(found("Stage#1.fwd"), [0]);
+  assert.deepEqual(found("stage#10"), [1]);
   assert.deepEqual(found("B1"), []); // its call, but it is labelled with its micro-batch
   assert.equal(foundBy(" ", { names, rows, kinds }), null);
 });
@@ -246,10 +250,12 @@ test("a search finds time without bars", () => {
 });
 
 test("an example of a search is of this scene", () => {
-  const rows = [{ process: "driver", members: [] }, { process: "a0", members: [] }, { process: "a1", members: [2] }];
+  const rows = [["driver", "driver"], ["a0", "a0 (Stage)"], ["a1", "a1 to a2", 2]].map(([process, label, ...members]) => ({ process, label, members }));
   const scene = { head: { rows, names: [{ text: "write" }, { text: "forward" }, { text: "backward" }] }, columns: { row: [0, 1, 1, 1, 2], name: [0, 1, 2, 2, 1], duration: [9, 3, 2, 2, 9] } };
   assert.equal(exampleOf(scene, (bar) => bar > 0), "a0 backward"); // of all its calls, and not of a row of several
   assert.equal(exampleOf(scene, () => false), "");
+  rows[1].label = "Stage#1"; // which all views call it
+  assert.equal(exampleOf(scene, (bar) => bar > 0), "Stage#1 backward");
 });
 
 // What Python says of each bar of some scenes (see test_widgets.py), and their payloads.

@@ -77,11 +77,17 @@ export function runsOf(names) {
   return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
+/** What processes are called. */
+const calledOf = ({ process, label }) => [process.toLowerCase(), label.toLowerCase()];
+
 /** The words of a search. A call is also found as it is written elsewhere: `a5 (Pipe).backward`, `a5.backward`. */
 function wordsOf(text, rows) {
   const words = text.toLowerCase().replace(/\)\./g, ") ").match(/(?:execution|call|micro-batch)\s+\d+|\S+/g);
-  const owner = (word) => rows.find(({ process }) => word.startsWith(`${process.toLowerCase()}.`));
-  const parts = (word) => (rows.some(({ process }) => process.toLowerCase() === word) || !owner(word) ? [word] : [owner(word).process.toLowerCase(), word.slice(owner(word).process.length + 1)]);
+  const called = rows.flatMap(calledOf);
+  const parts = (word) => {
+    const owner = called.includes(word) ? undefined : called.find((each) => word.startsWith(`${each}.`));
+    return owner === undefined ? [word] : [owner, word.slice(owner.length + 1)];
+  };
   return words && words.flatMap(parts).filter(Boolean);
 }
 
@@ -100,10 +106,10 @@ export function foundBy(text, { names, rows, kinds, ground = "" }) {
   return words && words.map((word) => {
     const [, of = "", digits] = /^(execution|call|micro-batch|#)?\s*(\d+)$/.exec(word) ?? [];
     const number = digits === undefined ? null : Number(digits);
-    const isExact = rows.some((each) => each.process.toLowerCase() === word);
+    const isExact = rows.some((each) => calledOf(each).includes(word));
     const [, letters, ofLabel] = (!isExact && /^([a-z]+)(\d+)$/.exec(word)) || [];
     const isLabelled = (each) => letters !== undefined && each.initial?.toLowerCase() === letters;
-    const isRow = ({ process, label, under }) => (isExact ? [process, under].some((each) => each.toLowerCase() === word) : `${process} ${label}`.toLowerCase().includes(word));
+    const isRow = (row) => (isExact ? [...calledOf(row), row.under.toLowerCase()].includes(word) : calledOf(row).join(" ").includes(word));
     const isNumbered = { "": ({ call }) => call === number, call: ({ call }) => call === number, "micro-batch": ({ batch }) => batch === number }[of] ?? (() => false);
     const flags = (all, isFound) => Uint8Array.from(all, (each) => (isFound(each) ? 1 : 0));
     return {
@@ -150,9 +156,9 @@ export function gapsOf(words, rows, [begin, end]) {
 export function exampleOf({ head: { rows, names }, columns: { row, name, duration } }, isCall) {
   const totals = new Map();
   for (let bar = 0; bar < duration.length; bar += 1) {
-    const { process, members } = rows[row[bar]];
+    const { process, label, members } = rows[row[bar]];
     if (!isCall(bar) || members.length) continue; // of one actor
-    const example = `${process} ${names[name[bar]].text}`;
+    const example = `${label.startsWith(process) ? process : label} ${names[name[bar]].text}`;
     totals.set(example, (totals.get(example) ?? 0) + duration[bar]);
   }
   const longest = Math.max(...totals.values());

@@ -64,7 +64,11 @@ _STYLE: Final = (
     ".rcg-figure:empty,.rcg-figure.rcg-narrow{display:none}.rcg-narrow>svg{width:100%}"
     # On a phone, what has no narrow form scrolls aside: small text cannot be read.
     "@media (max-width:600px){main{padding:16px 10px 40px}.rcg .rcg-static{padding:14px 12px}"
-    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}"
+    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px;flex:none}"
+    # They fade at the edge where they go on; at their end they have a margin.
+    ".rcg-fits{display:flex}.rcg-fits::after{content:'';flex:none;position:sticky;right:0;"
+    "width:28px;margin-left:-28px;"
+    "background:linear-gradient(270deg,var(--rcg-ground) 4px,transparent)}"
     ".rcg-figure.rcg-wide{display:none}.rcg-figure.rcg-narrow{display:block}}"
     "</style>"
 )
