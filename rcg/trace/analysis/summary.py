@@ -7,7 +7,6 @@ This file computes nothing: every figure comes from ``rcg.trace.measured``.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -356,33 +355,40 @@ def _critical(graph: GraphSummary) -> list[str]:
     if path is None or not path.shares:
         return []
     lines = ["", "  What the results waited for (the critical path of all executions)"]
-    table = replace(path_table(path, _MAX_STEPS), head=("", "", ""), marked=())
+    table = replace(path_table(graph, path, _MAX_STEPS), head=("", "", ""), marked=())
     return [*lines, table.text("    "), *(f"    {stall}" for stall in path.stalls)]
 
 
-def path_table(path: SteadyPath, most: int) -> Table:
+def path_table(graph: GraphSummary, path: SteadyPath, most: int) -> Table:
     """Return what a critical path is made of, and its stalls; the bottleneck is marked.
 
     Args:
+        graph: The summary that it is of.
         path: The path, which is not empty.
         most: How many parts have a row of their own, the largest ones.
     """
-    shares: Counter[tuple[str, str]] = Counter()
-    for each in path.shares:  # the calls of a method as one
-        shares[each.text, each.kind.name.lower()] += each.share  # type: ignore[assignment]
-    shown = shares.most_common(most)
+    shares = _path_shares(path)
+    shown, left = shares[:most], shares[most:]
     rows: list[tuple[str | Cell, ...]] = [
         (Cell(text, "code"), kind, share_text(share)) for (text, kind), share in shown
     ]
-    if len(shares) > len(shown):
-        left = sum(shares.values()) - sum(share for _, share in shown)
-        rows.append((f"{len(shares) - len(shown)} more", "", share_text(left)))
+    if left:
+        rows.append((f"{len(left)} more", "", share_text(sum(share for _, share in left))))
     for stall in path.stalls:
         name = f"beyond its usual time, execution {stall.execution}"
         rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
-    limit = path.bottleneck
-    marked = [at for at, ((text, _), _) in enumerate(shown) if limit and text == limit.text]
+    limits = {each.text for each in path.shares if (each.process, each.op) in graph.limiting_ops}
+    marked = [at for at, ((text, _), _) in enumerate(shown) if text in limits]
     return Table(("what", "kind of time", "share"), rows, "nwf", marked)
+
+
+def _path_shares(path: SteadyPath) -> list[tuple[tuple[str, str], float]]:
+    """Return the shares of a path by name and kind, the largest first."""
+    shares: dict[tuple[str, str], float] = {}
+    for each in path.shares:  # the calls of a method as one
+        place = each.text, each.kind.name.lower()
+        shares[place] = shares.get(place, 0.0) + each.share
+    return sorted(shares.items(), key=lambda part: -part[1])
 
 
 def _wires(graph: GraphSummary) -> list[str]:

@@ -49,6 +49,7 @@ MAX_BYTES: Final = 5_000_000
 """The size of a page."""
 
 _STATIC: Final = 0.8  # of it, for pictures and tables
+_MARKED: Final = "; the bottleneck is marked"
 _LEFT_OUT: Final = "Pictures or tables of this graph are left out: the page would be too large."
 
 _STYLE: Final = (
@@ -252,8 +253,8 @@ def _tables(summary: GraphSummary) -> str:
     """Return the cards that are tables: of the critical path, and of operations."""
     operations = _operations(summary)
     if operations:
-        about = "longest first; times are without waiting; the bottleneck is marked"
-        operations = card("Operations", about, operations)
+        about = "longest first; times are without waiting"
+        operations = card("Operations", about + _MARKED * bool(summary.limiting_ops), operations)
     return "\n".join(filter(None, [_path(summary), operations]))
 
 
@@ -262,9 +263,10 @@ def _path(summary: GraphSummary) -> str:
     path = summary.critical
     if path is None or not path.shares:
         return ""
-    about = "what the results waited for, over all executions; the bottleneck is marked"
+    table = path_table(summary, path, _MAX_PARTS)
+    about = "what the results waited for, over all executions"
     stalls = "".join(f"<p>{escaped(str(each))}</p>" for each in path.stalls)
-    return card("Critical path", about, path_table(path, _MAX_PARTS).html() + stalls)
+    return card("Critical path", about + _MARKED * bool(table.marked), table.html() + stalls)
 
 
 def _operations(summary: GraphSummary) -> str:
