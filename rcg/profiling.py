@@ -233,7 +233,7 @@ class Profile:
 
         Args:
             kind: "timeline" or "schedule", of a few executions; "shares": where the time of each
-                process went; "heat": when each process computed; "busy": when it computed,
+                process went; "heat": when each actor computed; "busy": when it computed,
                 communicated or serialized; "latency": a histogram; "memory": how many bytes were
                 written and not read yet.
             graph: See ``graph``.

@@ -185,7 +185,7 @@ def figures_of(sample: Sample) -> list[str]:
     texts: dict[str, Callable[[float], str]] = {
         "throughput": rate_text,
         "in_flight": lambda value: f"{count_text(value)} of {count_text(sample.limit)} in flight",
-        "queued": lambda value: f"{plural(int(value), 'frame')} queued",
+        "queued": lambda value: f"{plural(int(value), 'value')} queued",
         "waiting": lambda value: f"waiting {share_text(value, 0)}",
         "memory": lambda value: f"{bytes_text(value)} of {bytes_text(sample.cap)}",
     }

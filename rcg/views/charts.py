@@ -10,7 +10,7 @@ viewers without scripts; not once the figure was changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from html import escape
 from math import ceil, floor, log10
@@ -31,10 +31,12 @@ from rcg.trace.measured import Measured
 from rcg.trace.model import Recording
 from rcg.views.data.colours import EXECUTIONS, HATCHED, HIDDEN, KIND_LOOKS, TINTED, TITLES
 from rcg.views.data.excerpts import Excerpt, excerpt_of
-from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
+from rcg.views.data.lettering import DOT
+from rcg.views.data.over_time import WORK, bytes_on_the_way
 from rcg.views.html.elements import images
 from rcg.views.html.findings import (
     JUDGED,
+    about_ops,
     compared,
     comparison_picture,
     judged,
@@ -42,7 +44,7 @@ from rcg.views.html.findings import (
     what_if_picture,
 )
 from rcg.views.scene import Ints, Scene
-from rcg.views.scenes.heat import MANY
+from rcg.views.scenes.heat import MANY, heat_of, rows_of
 from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.timeline import cut_of
 from rcg.views.svg.canvas import SANS
@@ -84,7 +86,6 @@ _LEGEND: Final = 26  # pixels, of a row of a legend
 _ENTRIES: Final = 105  # letters, in such a row
 _NARROW: Final = 3.0  # a range of ratios
 _MANY_POWERS: Final = 4
-_SLICES: Final = 200  # of the time
 _MIME: Final = "application/vnd.plotly.v1+json"
 _MS: Final = 1e6
 
@@ -138,15 +139,16 @@ def profile_figure(kind: str, trace: Recording, measured: Measured, *, dark: boo
         case "shares":
             is_many = len(graph.plan.actors) >= MANY
             picture = shares_by_actor(trace, graph) if is_many else summary_picture(summary)
-            return _shares(summary, dark, is_sorted=is_many).with_picture(picture)
+            lanes = rows_of(measured)[1] if is_many else range(len(graph.lanes))
+            return _shares(summary, dark, lanes, is_sorted=is_many).with_picture(picture)
         case "latency":
             return _latency(measured, dark).with_picture(summary_picture(summary))
         case "heat":
-            title = f"Computing of {graph.title}"
+            title = f"Computing actors of {graph.title}"
             found = _over_time(title, measured, "computing", (TimeKind.COMPUTE,), dark)
             return found.with_picture(heat_picture(trace, graph))
         case "busy":
-            title = f"Busy processes of {graph.title}{_BUSY}"
+            title = f"Busy actors of {graph.title}{_BUSY}"
             found = _over_time(title, measured, "busy", WORK, dark)
             return found.with_picture(busy_picture(trace, graph))
         case "memory":
@@ -202,7 +204,8 @@ def _(found: Comparison | GraphComparison, *, dark: bool | None = None) -> Figur
         if not found.active:
             raise TraceError("no graph is in both traces")
         found = found.active[0]
-    rows = [(change, text_of) for change, _, _, text_of in compared(found) if change.ratio]
+    every = compared(found)
+    rows = [(change, text_of) for change, _, _, text_of in every if change.ratio]
     bars = []
     for word, (colour, pattern) in JUDGED.items():
         said = [(each, text_of) for each, text_of in rows if judged(each, text_of) == word]
@@ -218,7 +221,10 @@ def _(found: Comparison | GraphComparison, *, dark: bool | None = None) -> Figur
                 hovers=[f"{text(each.before)} to {text(each.after)}" for each, text in said],
             )
         )
-    title = f"{found.answer}<br><sub>after divided by before</sub>"
+    words = ["after divided by before", about_ops(found, every)]
+    if len(rows) < len(every):
+        words.append(f"{len(every) - len(rows)} more without a ratio")
+    title = f"{found.answer}<br><sub>{f' {DOT} '.join(filter(None, words))}</sub>"
     made = _figure(title, [each for each in bars if each["y"]], dark, x="ratio", rows=len(rows))
     order = [change.text for change, _ in rows]
     made.update_layout(xaxis_type="log", barmode="overlay", yaxis_categoryarray=order)
@@ -337,13 +343,13 @@ def _tint(colour: str) -> str:
 def _over_time(
     title: str, measured: Measured, what: str, kinds: Sequence[TimeKind], dark: bool | None
 ) -> Any:
-    """Return for which share of each slice of the time processes do that."""
-    edges, shares = shares_over_time(measured, kinds, *measured.window, _SLICES)
+    """Return for which share of each slice of the time actors do that, as the picture has it."""
+    heat = heat_of(measured, kinds)
     odd = measured.summary.odd
     made = {
-        "x": (edges[1:] + edges[:-1]) / 2 / _MS,
-        "y": _named([lane.label for lane in measured.graph.lanes], odd),
-        "z": 100 * shares,
+        "x": (heat.edges[1:] + heat.edges[:-1]) / 2 / _MS,
+        "y": _named([row.label for row in heat.rows], odd),
+        "z": 100 * heat.shares,
         "zmin": 0,
         "zmax": 100,
         "colorscale": _SHADES,
@@ -362,8 +368,11 @@ def _with_odd(title: str, odd: Mapping[str, Odd]) -> str:
     return f"{title}<br><sub>{odd_text(odd)}</sub>" if odd else title
 
 
-def _shares(summary: GraphSummary, dark: bool | None, *, is_sorted: bool) -> Any:
-    lanes, odd = list(summary.shares.lanes), summary.odd
+def _shares(
+    summary: GraphSummary, dark: bool | None, which: Iterable[int], *, is_sorted: bool
+) -> Any:
+    """Return where the time of some processes went, which are the numbers of their lanes."""
+    lanes, odd = [summary.shares.lanes[at] for at in which], summary.odd
     if is_sorted:
         lanes.sort(key=lambda lane: -lane.compute_ns)
     bars = []

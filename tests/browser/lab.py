@@ -150,10 +150,14 @@ class Lab:
 
     @contextmanager
     def open(self, path: Path, *, width: int = 1280, height: int = 1000) -> Iterator[Notebook]:
-        """Open a copy of a notebook in a page of its own; its kernel ends with it."""
+        """Open a copy of a notebook in a page of its own; its kernel ends with it.
+
+        The modules beside it, which it may import, are copied too.
+        """
         copy = self.folder / path.name
         if copy != path:
-            shutil.copy(path, copy)
+            for each in (path, *path.parent.glob("*.py")):
+                shutil.copy(each, self.folder)
         page = self._browser.new_page(viewport={"width": width, "height": height})
         try:
             page.set_default_timeout(60_000)

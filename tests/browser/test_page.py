@@ -32,7 +32,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         paths["short"], "A run to share"
     )
     paths["large"].write_text(
-        page_of(simulated(pipeline(4), 2_000, jitter=0.3), "A long run", max_bytes=380_000)
+        page_of(simulated(pipeline(4), 2_000, jitter=0.3), "A long run", max_bytes=410_000)
     )
     return paths
 
@@ -137,12 +137,26 @@ def test_what_is_not_in_the_page_is_said_and_not_drawn_as_if_it_were(open_page: 
     assert "among the single bars" in timeline.locator(".rcg-found").inner_text()
 
 
+def test_without_scripts_a_phone_shows_narrow_pictures_and_where_a_table_goes_on(
+    open_page: Open,
+) -> None:
+    page = open_page("short", viewport={"width": 390, "height": 844}, java_script_enabled=False)
+    shown = page.locator(".rcg-figure.rcg-narrow:visible > svg")
+    assert shown.count() == 2 and page.locator(".rcg-figure.rcg-wide:visible").count() == 0
+    for width in shown.evaluate_all("(found) => found.map((e) => e.clientWidth)"):
+        assert width <= 370
+    table = page.locator("section.rcg-static", has_text="Operations")
+    assert table.evaluate("(card) => card.scrollWidth > card.clientWidth")
+    assert "local" in table.evaluate("(card) => getComputedStyle(card).backgroundAttachment")
+    screenshot(page, "page-phone-without-scripts")
+
+
 def test_without_scripts_the_pictures_are_there(open_page: Open) -> None:
     page = open_page("short", java_script_enabled=False)
     assert page.locator(".rcg-card").count() == 0
     pictures = page.locator(".rcg-figure > svg")
-    assert pictures.count() == 6
-    assert [each.is_visible() for each in pictures.all()].count(False) == 1  # the narrow form
+    assert pictures.count() == 7
+    assert [each.is_visible() for each in pictures.all()].count(False) == 2  # narrow forms
     assert page.get_by_text("limits this").first.is_visible()
     screenshot(page, "page-without-scripts")
 
@@ -155,8 +169,15 @@ def test_a_phone_shows_it_without_scrolling_aside_and_fingers_scroll_and_zoom(
     )
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     screenshot(page, "page-phone")
+    topology = page.locator(".rcg-topology")
+    assert float(data(topology)["zoom"]) <= 1, "all of it is in view"
+    boxes = topology.locator(".rcg-node").evaluate_all(
+        "(found) => found.map((each) => each.getBoundingClientRect().right)"
+    )
+    assert len(boxes) == int(data(topology)["nodes"]) and max(boxes) <= 390
     timeline = page.locator(".rcg-timeline")
     assert timeline.evaluate("(card) => card.rcgLanes.gutter / card.rcgLanes.width") <= 0.2
+    assert timeline.get_by_role("button", name="what keys do").count() == 0, "there are none"
     zoom = timeline.locator(".rcg-zoom button").evaluate_all(
         "(found) => found.map((each) => each.getBoundingClientRect().top)"
     )

@@ -195,8 +195,9 @@ def test_a_click_on_a_cell_lights_its_micro_batch_through_all_stages(shown: Note
           .map((bar) => l.scene.tell(bar).slice(0, 3).join(", "))"""
     )
     # Measured, and ideal.
+    execution = step.locator(".rcg-subtitle").inner_text().split(",")[0]
     expected = [
-        f"a{stage} (Stage).{method}, call 3 of execution 1, micro-batch 3"
+        f"a{stage} (Stage).{method}, call 3 of {execution}, micro-batch 3"
         for stage in range(4)
         for method in ("fwd", "bwd")
     ]
@@ -628,7 +629,23 @@ def test_the_schedule_is_stepped_through(shown: Notebook) -> None:
     wait_for(schedule, "Number(data.sums) > 0")
     schedule.evaluate("({rcgLanes: lanes}) => lanes.mark(null)")
     schedule.get_by_label("find bars").fill("bwd")
-    assert schedule.locator(".rcg-found").inner_text().endswith(" found")
+    assert schedule.locator(".rcg-found").inner_text() == "90 found, and 12 predicted"
+    schedule.get_by_label("find bars").fill("a1 idle")
+    found = schedule.locator(".rcg-found").inner_text()
+    assert re.fullmatch(r"[\d,]+ times waiting or idle", found), found
+    schedule.get_by_label("find bars").press("Enter")
+    wait_for(schedule, "Number(data.sums) > 0")
+    held = "({rcgLanes: l}) => l.scene.search.gaps.map(({row}) => row.process)"
+    assert set(schedule.evaluate(held)) == {"a1"}
+    assert schedule.evaluate(
+        """({rcgLanes: l}) => {
+          const [from, to] = l.brushedRange;
+          const row = l.shown.find((each) => each.process === "a1" && !each.part);
+          return [...row.bars.indices].every((bar) =>
+            l.start[bar] + l.duration[bar] <= from + 1e-3 || l.start[bar] >= to - 1e-3);
+        }"""
+    ), "nothing is done in it"
+    schedule.evaluate("({rcgLanes: lanes}) => lanes.mark(null)")
     schedule.get_by_label("find bars").fill("")
     schedule.get_by_label("show all", exact=True).click()
     wait_for(schedule, "data.execution === '' && data.rows === '3'")

@@ -17,8 +17,8 @@ for (const name of ["common", "lanes", "panel", "scene", "topology", "monitor", 
 }
 const load = (name) => import(pathToFileURL(join(to, `${name}.mjs`)));
 const { bytesText, columnsOf, countText, inkOn, lowerBound, luminance, parseColour, rateText, shareText, shorten, speedText, ticksOf, timeText } = await load("common");
-const { barAt, closeUp, fitsOn, labelOf, litOf, rowOf, visibleIn, writingsOf } = await load("lanes");
-const { alikeSums, countOfHits, extentsOf, foundBy, hitsOf, runsOf, sumsOf, withoutChannel } = await load("panel");
+const { barAt, closeUp, fitsOn, labelOf, litOf, rowOf, stackWithin, visibleIn, writingsOf } = await load("lanes");
+const { alikeSums, countOfHits, exampleOf, extentsOf, foundBy, gapsOf, hitsOf, runsOf, sumsOf, withoutChannel } = await load("panel");
 const { Words, filled, linksOf, queueSteps } = await load("scene");
 const { nearestTo, openingOf, scaleToFit } = await load("topology");
 const { Model } = await load("page");
@@ -198,12 +198,12 @@ test("a template without one of its values is left out", () => {
 });
 
 test("a search finds names, rows and executions", () => {
-  const names = [{ text: "fwd", call: 0 }, { text: "bwd", call: 1, batch: 3 }];
+  const names = [{ text: "fwd", call: 0, initial: "F" }, { text: "bwd", call: 1, batch: 3, initial: "B" }];
   const rows = [{ process: "a1", label: "a1 (Stage)", under: "" }, { process: "a10", label: "a10 (Stage)", under: "" }, { process: "a1.comm", label: "a1.comm", under: "a1" }];
   const kinds = ["compute", "waiting"];
   // Each bar: fwd of a1, execution 7; bwd of a10, 12; bwd of a1, 12, waiting; fwd of a1.comm, 1.
   const columns = { name: Uint16Array.of(0, 1, 1, 0), row: Uint16Array.of(0, 1, 0, 2), kind: Uint8Array.of(0, 0, 1, 0), execution: Float64Array.of(7, 12, 12, 1) };
-  const found = (text) => [...hitsOf(foundBy(text, names, rows, kinds), columns)].flatMap((is, bar) => (is ? [bar] : []));
+  const found = (text) => [...hitsOf(foundBy(text, { names, rows, kinds }), columns)].flatMap((is, bar) => (is ? [bar] : []));
   assert.deepEqual(found("FW"), [0, 3]);
   assert.deepEqual(found("a1"), [0, 2, 3]);
   assert.deepEqual(found("stage"), [0, 1, 2]);
@@ -215,7 +215,47 @@ test("a search finds names, rows and executions", () => {
   assert.deepEqual(found("a1 bwd"), [2]);
   assert.deepEqual(found("bwd waiting 12"), [2]);
   assert.deepEqual(found("a1 fwd waiting"), []);
-  assert.equal(foundBy(" ", names, rows, kinds), null);
+  assert.deepEqual(found("a10 (Stage).bwd"), [1]); // as a headline has it
+  assert.deepEqual(found("a1.bwd"), [2]);
+  assert.deepEqual(found("a1.comm"), [3]); // which is a process
+  assert.deepEqual(found("B3"), [1, 2]); // the labels of bars
+  assert.deepEqual(found("a1 f0"), [0, 3]);
+  rows[0].label = "Stage#1";
+  rows[1].label = "Stage#10";
+  assert.deepEqual(found("Stage#1.fwd"), [0]);
+  assert.deepEqual(found("stage#10"), [1]);
+  assert.deepEqual(found("B1"), []); // its call, but it is labelled with its micro-batch
+  assert.equal(foundBy(" ", { names, rows, kinds }), null);
+});
+
+test("a label with the number of an execution is found", () => {
+  const words = foundBy("f12", { names: [{ text: "fwd", call: null, batch: null, initial: "F" }], rows: [], kinds: [] });
+  assert.deepEqual([...hitsOf(words, { name: [0, 0], row: [0, 0], kind: [0, 0], execution: [12, 1] })], [1, 0]);
+});
+
+test("a search finds time without bars", () => {
+  // Bars of a1 from 2 to 5 (one inside of the other) and from 6 to 8; none of a2.
+  const row = (process, lane, start, duration) => ({ process, label: process, under: "", lane, isHatched: true, bars: rowOf(Int32Array.from(start.keys()), start, duration) });
+  const rows = [row("a1", 0, [2, 3, 6], [3, 1, 2]), row("a2", 1, [], []), { ...row("a1", 2, [], []), isHatched: false }];
+  const found = (text, ground = "waiting or idle") => gapsOf(foundBy(text, { names: [], rows, kinds: ["waiting"], ground }), rows, [0, 10])?.map(({ row: { process }, from, to }) => [process, from, to]);
+  const ofFirst = [["a1", 0, 2], ["a1", 5, 6], ["a1", 8, 10]];
+  assert.deepEqual(found("a1 idle"), ofFirst);
+  assert.deepEqual(found("a1 waiting"), ofFirst);
+  assert.deepEqual(found("a1 bubble", "bubble: no call"), ofFirst);
+  assert.deepEqual(found("idle a2"), [["a2", 0, 10]]);
+  assert.equal(found("idle").length, 4);
+  assert.deepEqual(found("idle 3"), []); // which is of no execution
+  assert.equal(found("a1"), undefined);
+  assert.equal(found("idle", ""), undefined);
+});
+
+test("an example of a search is of this scene", () => {
+  const rows = [["driver", "driver"], ["a0", "a0 (Stage)"], ["a1", "a1 to a2", 2]].map(([process, label, ...members]) => ({ process, label, members }));
+  const scene = { head: { rows, names: [{ text: "write" }, { text: "forward" }, { text: "backward" }] }, columns: { row: [0, 1, 1, 1, 2], name: [0, 1, 2, 2, 1], duration: [9, 3, 2, 2, 9] } };
+  assert.equal(exampleOf(scene, (bar) => bar > 0), "a0 backward"); // of all its calls, and not of a row of several
+  assert.equal(exampleOf(scene, () => false), "");
+  rows[1].label = "Stage#1"; // which all views call it
+  assert.equal(exampleOf(scene, (bar) => bar > 0), "Stage#1 backward");
 });
 
 // What Python says of each bar of some scenes (see test_widgets.py), and their payloads.
@@ -248,13 +288,39 @@ test("the longest label that fits on all is chosen for all", () => {
 test("a number that is too wide is smaller and then turned", () => {
   const found = [9.6, 8.6, 7.9, 7.3, 7.1].map((width) => writingsOf([alike("f", width)])[0]);
   assert.deepEqual(found, [writing(0, 11.5, false), writing(0, 10, false), writing(0, 9, false), writing(0, 8.5, true), null]);
-  assert.deepEqual(writingsOf([alike("f", 7.3, 9)]), [null]);
-  assert.ok(fitsOn(writing(0, 10, true), 1.4, 8.4, 18) && !fitsOn(writing(0, 10, true), 1.4, 8.4, 17));
+  assert.deepEqual(writingsOf([alike("f", 7.3, 7)]), [null]);
+  assert.ok(fitsOn(writing(0, 10, true), 1.4, 8.4, 17) && !fitsOn(writing(0, 10, true), 1.4, 8.4, 16.9));
 });
 
 test("one size for a method, and what cannot have a label hinders none", () => {
-  const found = writingsOf([alike("f", 7.3), alike("f", 9.6), alike("g", 9.6), alike("h", 3)]);
+  const found = writingsOf([alike("f", 7.3), alike("f", 7.9), alike("g", 9.6), alike("h", 3)]);
   assert.deepEqual(found, [writing(0, 8.5, true), writing(0, 8.5, true), writing(0, 11.5, false), null]);
+});
+
+test("much wider bars of a method stay upright", () => {
+  const found = writingsOf([alike("f", 7.3), alike("f", 9.6), alike("f", 8.6), alike("f", 7.9)]);
+  assert.deepEqual(found, [writing(0, 8.5, true), writing(0, 10, false), writing(0, 10, false), writing(0, 8.5, true)]);
+});
+
+const lane = (height, gap, label = "a") => ({ natural: [height, gap], label, isLane: false, isPinned: false, heading: "" });
+
+test("all rows are inside of a height, also where names hold them apart", () => {
+  // A driver and 63 actors, as in a timeline; 63 actors with a row each for what was predicted.
+  const timeline = [lane(20, 3), ...Array.from({ length: 63 }, () => lane(20, 10))];
+  const schedule = Array.from({ length: 63 }, () => [lane(28, 10), lane(9, 3, "")]).flat();
+  for (const rows of [timeline, schedule]) {
+    const { end } = stackWithin(rows, 874, 13);
+    assert.ok(end <= 874 && end > 860, `${end}`);
+    assert.equal(end, rows.at(-1).y + rows.at(-1).height);
+    const middles = rows.filter(({ label }) => label).map(({ y, height }) => y + height / 2);
+    assert.ok(middles.every((middle, at) => !at || middle - middles[at - 1] >= 13 - 1e-9));
+    assert.ok(rows.every((row, at) => !at || row.y >= rows[at - 1].y + rows[at - 1].height));
+  }
+});
+
+test("rows have a least height, and few rows their own", () => {
+  assert.equal(stackWithin(Array.from({ length: 500 }, () => lane(20, 10)), 874, 0).end, 4 + 500 * 3);
+  assert.equal(stackWithin([lane(20, 3), lane(20, 10)], 874, 13).end, 4 + 3 + 20 + 10 + 20);
 });
 
 test("an axis has two ticks at least", () => {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from rcg.views.data.colours import EXECUTIONS
 from rcg.views.data.excerpts import Excerpt, excerpt_of
 from rcg.views.data.over_time import WORK, bytes_on_the_way, shares_over_time
 from rcg.views.html.findings import comparison_picture, judged, what_if_picture
+from rcg.views.scenes.heat import heat_scene, shares_scene
 from rcg.weights.planning import plan_of
 from rcg.weights.shards import Member
 from tests.unit.tensors_by_hand import tensor_trace
@@ -213,10 +215,55 @@ def test_the_axis_of_memory_has_units(profile: Profile) -> None:
     assert axis.tickvals[-1] >= bytes_on_the_way(profile.measured())[1].max()
 
 
-def test_busy_processes_are_as_busy_as_in_the_profile(profile: Profile) -> None:
+@pytest.mark.parametrize(
+    ("kind", "kinds"), [("heat", (TimeKind.COMPUTE,)), ("busy", WORK)], ids=["heat", "busy"]
+)
+def test_actors_over_time_are_those_of_the_picture(
+    profile: Profile, kind: str, kinds: tuple[TimeKind, ...]
+) -> None:
+    """The same actors and slices, and each share is of the level of its cell."""
+    found = profile.figure(kind).data[0]
+    scene = heat_scene(profile.measured(), kinds)
+    assert [each.split(",")[0].removeprefix("<b>") for each in found.y] == [
+        row.label for row in scene.rows
+    ]
+    assert "driver" not in found.y and len(found.y) == 4
+    shares, bars, middles = np.asarray(found.z, float), scene.bars, np.asarray(found.x) * 1e6
+    assert shares.shape == (4, 100)
+    levels = np.full(shares.shape, -1)
+    for at in range(len(bars)):
+        is_own = (middles > bars.start[at]) & (middles < bars.end[at])
+        levels[bars.row[at], is_own] = bars.look[at]
+    assert (levels == np.where(shares > 0, np.minimum(shares // 10, 9), -1)).all()
+    middle = (found.x[0] + found.x[1]) / 2 * 1e6
+    assert middle == pytest.approx(scene.begin + (scene.end - scene.begin) / 100)
+
+
+def test_shares_of_many_actors_are_those_of_the_picture() -> None:
+    many = Profile(simulated(pipeline(17), 6, jitter=0.1))
+    labels = [row.label for row in shares_scene(many.measured()).rows]
+    assert [each.split(",")[0].removeprefix("<b>") for each in many.figure("shares").data[0].y] == (
+        labels
+    )
+
+
+def test_a_comparison_says_what_it_leaves_out(profile: Profile) -> None:
+    slower = Profile(simulated(microbatches(), 30, op_cost=times(400), jitter=0.1))
+    found = profile.compare(slower).graphs[0]
+    shown = sum(len(bar.y) for bar in found.figure().data)
+    assert 2 < shown < 2 + len(found.ops)
+    words = f"the longest {shown - 2} of {len(found.ops)} ops"
+    assert words in found.figure().layout.title.text and words in comparison_picture(found)
+    few = replace(found, ops=found.ops[:1])
+    assert "the longest" not in few.figure().layout.title.text + comparison_picture(few)
+    without = replace(found, ops=(replace(found.ops[0], before=None),))
+    assert "1 more without a ratio" in without.figure().layout.title.text
+
+
+def test_busy_actors_are_as_busy_as_in_the_profile(profile: Profile) -> None:
     """What is not busy waits or is idle: most of it is no idle time."""
     found = profile.figure("busy").data[0]
-    lanes = profile.summary.graphs[0].shares.lanes
+    lanes = [each for each in profile.summary.graphs[0].shares.lanes if each.label != "driver"]
     assert [each.split(",")[0].removeprefix("<b>") for each in found.y] == [
         lane.label for lane in lanes
     ]

@@ -126,7 +126,7 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "process 7: python train.py",
         "",
         "pipeline (87752519): running",
-        "4 /s, 3 of 10 in flight, 0 frames queued, waiting 38 %, 4.1 kB of 1.05 MB",
+        "4 /s, 3 of 10 in flight, 0 values queued, waiting 38 %, 4.1 kB of 1.05 MB",
         "  actor       state                busy   memory  doing",
         "  a0 (Stage)  running  ▬▬▬▬▬▬▬▬▬▬ 100 %  1.02 kB  work, execution 8",
         "  a1 (Stage)  waiting  ▬▬          25 %  1.02 kB  waits for a0",
@@ -141,7 +141,7 @@ def test_a_figure_has_its_maximum_once_it_has_fallen():
     assert top.figures_of(sample) == [
         "10 /s (max 90 /s)",
         "1 of 10 in flight (max 3)",
-        "0 frames queued",
+        "0 values queued",
         "waiting 0 %",
         "4.1 kB of 1.05 MB (max 8.19 kB)",
     ]

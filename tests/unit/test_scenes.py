@@ -219,16 +219,19 @@ def test_the_cells_of_a_heat_strip_are_those_by_hand() -> None:
             scene.rows[scene.bars.row[bar]].process,
             int(scene.bars.start[bar]),
             int(scene.bars.end[bar]),
-            scene.looks[scene.bars.look[bar]].title,
+            scene.names[scene.bars.name[bar]].text,
+            scene.looks[scene.bars.look[bar]].opacity,
         )
         for bar in range(len(scene.bars))
     ]
     assert cells == [
-        ("a0", 140, 150, "from 50 %"),
-        ("a0", 150, 500, "from 90 %"),
-        ("a1", 660, 790, "from 90 %"),
-        ("a1", 790, 800, "from 80 %"),
+        ("a0", 140, 150, "from 50 %", 0.6),
+        ("a0", 150, 500, "from 90 %", 1.0),
+        ("a1", 660, 790, "from 90 %", 1.0),
+        ("a1", 790, 800, "from 80 %", 0.9),
     ]
+    legend = "stronger colour: a larger share of the slice"
+    assert picture_of(scene).count(f">{legend}</text>") == 1, "one entry, of several shades"
 
 
 def test_what_a_view_lacks_is_said() -> None:

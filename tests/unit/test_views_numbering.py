@@ -42,15 +42,30 @@ def test_a_number_that_is_too_wide_is_smaller_and_then_turned() -> None:
         Writing(0, 8.5, True),
         None,
     ]
-    assert writings_of([alike("f", 7.3, 9.0)]) == [None], "no room for it upright"
+    assert writings_of([alike("f", 7.3, 8.0)]) == [None], "no room for it turned"
+
+
+def test_a_long_number_is_turned_on_a_bar_that_is_a_little_longer() -> None:
+    # "B15" on a bar of 17 by 20 pixels: 19.6 long in size 10, 16.7 in size 8.5.
+    assert writings_of([Alike("bwd", 17, 20, (1.96, 6.0))]) == [Writing(0, 8.5, True)]
+    assert writings_of([Alike("bwd", 17, 18, (1.96, 6.0))]) == [None]
 
 
 def test_one_size_for_a_method_and_what_cannot_have_a_label_hinders_none() -> None:
-    assert writings_of([alike("f", 7.3), alike("f", 9.6), alike("g", 9.6), alike("h", 3)]) == [
+    assert writings_of([alike("f", 7.3), alike("f", 7.9), alike("g", 9.6), alike("h", 3)]) == [
         Writing(0, 8.5, True),
         Writing(0, 8.5, True),
         Writing(0, 11.5, False),
         None,
+    ]
+
+
+def test_much_wider_bars_of_a_method_stay_upright() -> None:
+    assert writings_of([alike("f", 7.3), alike("f", 9.6), alike("f", 8.6), alike("f", 7.9)]) == [
+        Writing(0, 8.5, True),
+        Writing(0, 10.0, False),
+        Writing(0, 10.0, False),
+        Writing(0, 8.5, True),
     ]
 
 

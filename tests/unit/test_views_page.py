@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rcg.profiling import Profile
-from rcg.trace.measured import Measured
+from rcg.text import share_text
+from rcg.trace.measured import Measured, summarize
 from rcg.trace.trace import Trace
 from rcg.views.html.page import MAX_BYTES, page_of
 from rcg.views.scenes.prediction import prediction_of
@@ -34,7 +35,7 @@ from tests.unit.views_traces import (
 def test_it_has_everything_and_is_alone(plan: object) -> None:
     record = simulated(plan, 30, spans=True)  # type: ignore[arg-type]
     page = page_of(record, "A page")
-    assert len(check_page(page)) == 6 + ("Pipeline: bubble" in page)
+    assert len(check_page(page)) == 7 + ("Pipeline: bubble" in page)
     for words in ("A page", "Profile", "Schedule", "Timeline", "Whole trace", "Operations", "box"):
         assert words in page
     assert "prefers-color-scheme" in page and "predicted from measured costs" in page
@@ -49,6 +50,32 @@ def test_it_has_everything_and_is_alone(plan: object) -> None:
 )
 def test_pages_of_nothing(record: Trace) -> None:
     check_page(page_of(record, ""))
+
+
+def test_the_critical_path_is_a_table_with_the_shares_of_the_summary() -> None:
+    record = simulated(pipeline(3), 30)
+    path = summarize(record).graphs[0].critical
+    assert path is not None and path.bottleneck is not None
+    card = re.search(r"<h2>Critical path</h2>(.*?)</section>", page_of(record, ""), re.DOTALL)
+    assert card is not None
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", card[1])[1:]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    shares = {(text, kind): share for text, kind, share in cells}
+    for each in path.shares[:3]:
+        assert shares[each.text, each.kind.name.lower()] == share_text(each.share)
+    (marked,) = re.findall(r"<tr class=rcg-marked><td[^>]*>(.*?)</td>", card[1])
+    assert marked == path.bottleneck.text
+    nothing = page_of(trace(graph_trace({}), end=10), "")
+    assert "Critical path" not in static_part(nothing)
+
+
+def test_what_a_phone_could_not_show_whole_has_a_narrow_form() -> None:
+    page = static_part(page_of(simulated(pipeline(20), 6), ""))
+    found = re.findall(
+        r'<div class="rcg-figure[^"]*rcg-(wide|narrow)" ?><svg[^>]* width="(\d+)"', page
+    )
+    assert [kind for kind, _ in found] == ["wide", "narrow"] * 4, "topology, profile, shares, heat"
+    assert all((int(width) <= 480) == (kind == "narrow") for kind, width in found), found
 
 
 def test_names_cannot_break_out() -> None:

@@ -18,7 +18,8 @@ const NARROW = { timeline: 4 }; // pixels: narrower bars are shares of time; whe
 const LEAST_BAR = 1.5;
 const FADED = 0.22; // what is not lit
 const VIEW_HEIGHT = 520; // of rows of their full height
-const FIT_HEIGHT = 880; // of all rows, lower if necessary
+const FIT_HEIGHT = 880; // of all rows, lower if necessary; of very many, what they need at least
+const PAD_BOTTOM = 6; // pixels below the last row
 const LEAST_ROW = 3;
 const LEAST_PART = 0.3; // pixels: less cannot be seen
 const CROWDED = 30_000; // bars in sight: columns are wider and not hatched, because a canvas is slow with very many boxes
@@ -36,6 +37,7 @@ const LAST_SIZES = [...SIZES, [9, false], [10, true], [8.5, true]];
 const DIGIT = 0.73; // how high a digit is, for a size of 1
 const LABEL_ROOM = 4;
 const NUMBER_ROOM = 1.5;
+const TURNED_ROOM = 3;
 const NEARLY_ALL = 0.9; // of alike bars: a label has to fit on so many
 const LEAST_LABELLED = 12; // pixels of height
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
@@ -107,17 +109,53 @@ export function labelOf(labels, room, measure) {
   return fits ?? (labels.length === 1 && room > 36 ? shorten(labels[0], room, measure) : "");
 }
 
+/**
+ * Places rows one below the other: their `y`, `top` and `height`. Names of processes are `pitch` apart
+ * at least. Returns where the last row ends, and where those at the top do.
+ */
+export function stack(rows, scale, pitch) {
+  let y = 4;
+  let middle = -Infinity;
+  let pinnedHeight = 0;
+  for (const row of rows) {
+    const [height, gap] = row.natural;
+    row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
+    y += gap * scale + (row.heading ? HEADING_HEIGHT : 0);
+    if (row.label && !row.isLane) {
+      y = Math.max(y, middle + pitch - row.height / 2);
+      middle = y + row.height / 2;
+    }
+    row.y = row.top = scale < 1 ? y : Math.round(y);
+    y += row.height;
+    if (row.isPinned) pinnedHeight = y += 4;
+  }
+  return { end: y, pinnedHeight };
+}
+
+/** Places rows so that all of them end above a height, if they can be so low. Returns what `stack` does. */
+export function stackWithin(rows, most, pitch) {
+  const whole = stack(rows, 1, pitch);
+  if (whole.end <= most) return whole;
+  let [low, high] = [0, 1]; // rows have a least height and names a least distance: no division says the scale
+  for (let turn = 0; turn < 16; turn += 1) {
+    const scale = (low + high) / 2;
+    if (stack(rows, scale, pitch).end <= most) low = scale;
+    else high = scale;
+  }
+  return stack(rows, low, pitch);
+}
+
 /** Whether a label of a length, for a font of size 1, fits on a bar. */
 export function fitsOn({ form, size, isTurned }, length, width, height) {
   const along = length * size;
-  if (isTurned) return size * DIGIT + 1 <= width && along + LABEL_ROOM <= height;
+  if (isTurned) return size * DIGIT + 1 <= width && along + TURNED_ROOM <= height;
   return along + (form ? LABEL_ROOM : NUMBER_ROOM) <= width && size <= height;
 }
 
 /**
  * How the labels of groups of alike bars are written, or null where they do not fit. All have one form,
- * the longest that fits on all that can be labelled; the bars of a method have one size. A group has
- * its `method`, the `width` that nearly all its bars have, their `height`, and how long its longest
+ * the longest that fits on all that can be labelled; the bars of a method have one size, but where that
+ * is turned, those with room for a large upright label have one. A group has its `method`, the `width` that nearly all its bars have, their `height`, and how long its longest
  * label of each form is, from the shortest form on (`lengths`).
  */
 export function writingsOf(groups) {
@@ -126,10 +164,14 @@ export function writingsOf(groups) {
   let form = Math.min(...labelled.map(({ lengths }) => lengths.length)) - 1;
   while (labelled.some((each) => stepOf(each, form) < 0)) form -= 1;
   const steps = new Map();
-  for (const each of labelled) steps.set(each.method, Math.max(steps.get(each.method) ?? 0, stepOf(each, form)));
+  for (const each of labelled) steps.set(each.method, [...(steps.get(each.method) ?? []), stepOf(each, form)]);
+  const isLarge = (step) => step < SIZES.length;
   return groups.map((each) => {
     if (stepOf(each, 0) < 0) return null;
-    const [size, isTurned] = LAST_SIZES[steps.get(each.method)];
+    const every = steps.get(each.method);
+    const smallest = Math.max(...every);
+    const isApart = LAST_SIZES[smallest][1] && isLarge(stepOf(each, form));
+    const [size, isTurned] = LAST_SIZES[isApart ? Math.max(...every.filter(isLarge)) : smallest];
     return { form, size, isTurned };
   });
 }
@@ -181,28 +223,13 @@ export class Lanes {
       row.heading = row.isPinned || row.node === node ? "" : row.node; // above the first row of each node of the cluster
       if (!row.isPinned) ({ node } = row);
     }
-    const sum = (values) => values.reduce((one, other) => one + other, 0);
-    const fixed = 24 + HEADING_HEIGHT * this.shown.filter((row) => row.heading).length;
-    const wanted = sum(this.shown.flatMap((row) => row.natural));
-    const scale = this.isFitted ? Math.min(1, (FIT_HEIGHT - fixed) / wanted) : 1;
-    this.isTall = fixed + wanted > VIEW_HEIGHT;
     const named = this.shown.filter((row) => row.label && !row.isLane);
-    const pitch = fixed + named.length * LABEL_PITCH < FIT_HEIGHT ? LABEL_PITCH : 0; // room for all names
-    let y = 4;
-    let middle = -Infinity;
-    this.pinnedHeight = 0;
-    for (const row of this.shown) {
-      const [height, gap] = row.natural;
-      row.height = Math.max(Math.min(height, LEAST_ROW), height * scale);
-      y += gap * scale + (row.heading ? HEADING_HEIGHT : 0);
-      if (row.label && !row.isLane) {
-        y = Math.max(y, middle + pitch - row.height / 2);
-        middle = y + row.height / 2;
-      }
-      row.y = row.top = scale < 1 ? y : Math.round(y);
-      y += row.height;
-      if (row.isPinned) this.pinnedHeight = y += 4;
-    }
+    const natural = stack(this.shown, 1, 0).end + PAD_BOTTOM;
+    this.isTall = natural > VIEW_HEIGHT;
+    const headings = this.shown.filter((row) => row.heading).length;
+    const pitch = headings * HEADING_HEIGHT + named.length * LABEL_PITCH < FIT_HEIGHT - 4 - PAD_BOTTOM ? LABEL_PITCH : 0; // room for all names
+    const { end, pinnedHeight } = this.isFitted ? stackWithin(this.shown, FIT_HEIGHT - PAD_BOTTOM, pitch) : stack(this.shown, 1, pitch);
+    this.pinnedHeight = pinnedHeight;
     // Names do not overlap; those of lanes are left out first.
     const taken = [];
     const lanes = this.shown.filter((row) => row.label && row.isLane);
@@ -211,8 +238,8 @@ export class Lanes {
       row.isNamed = taken.every((other) => Math.abs(at - other) > LABEL_PITCH - 0.01);
       if (row.isNamed) taken.push(at);
     }
-    this.fullHeight = y + 6;
-    this.viewHeight = Math.min(this.fullHeight, this.isFitted ? FIT_HEIGHT : VIEW_HEIGHT);
+    this.fullHeight = end + PAD_BOTTOM;
+    this.viewHeight = this.isFitted ? this.fullHeight : Math.min(this.fullHeight, VIEW_HEIGHT);
     this.scroller.style.height = `${this.viewHeight}px`;
     this.spacer.style.height = `${this.fullHeight - this.viewHeight}px`;
     if (this.fitButton) this.fitButton.hidden = !this.isTall;
@@ -387,7 +414,10 @@ export class Lanes {
       this.show((start + end - length) / 2, (start + end + length) / 2);
     }
     const row = this.scene.rowWith(slice);
-    if (!row) return;
+    if (row) this.scrollTo(row);
+  }
+
+  scrollTo(row) {
     const top = this.scroller.scrollTop;
     if (!row.isPinned && (row.y < top + this.pinnedHeight || row.y + row.height > top + this.viewHeight)) {
       this.scroller.scrollTop = row.y - this.viewHeight / 2;

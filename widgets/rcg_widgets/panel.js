@@ -2,7 +2,7 @@
 // What stands around the bars of a scene: search, sums of a range, steps from execution to execution,
 // which rows are shown. It knows bars by their names, kinds and rows, and not how they are painted.
 
-import { button, countText, element, shareText, timeText } from "./common.js";
+import { button, countText, element, isTouched, shareText, timeText } from "./common.js";
 import { visibleIn } from "./lanes.js";
 
 const MAX_SUMS = 200; // rows of the table
@@ -12,6 +12,7 @@ const SAME_SHARE = 0.03; // of the range: how far their times may differ,
 const SAME_PART = 0.2; // and of the longest of them,
 const TINY = 0.002; // unless it is so little of the range
 const MADE = new Set(["predicted", "ideal"]); // kinds of bars that were not measured
+const LEAST_GAP = 5e-4; // microseconds: half of what is recorded
 const WHAT = ["process", "what", "kind"];
 
 /**
@@ -76,22 +77,48 @@ export function runsOf(names) {
   return runs.map((run) => (run.length > 2 ? `${run[0]} to ${run.at(-1)}` : run.join(", "))).join(", ");
 }
 
+/** What processes are called. */
+const calledOf = ({ process, label }) => [process.toLowerCase(), label.toLowerCase()];
+
+/** The words of a search. A call is also found as it is written elsewhere: `a5 (Pipe).backward`, `a5.backward`. */
+function wordsOf(text, rows) {
+  const words = text.toLowerCase().replace(/\)\./g, ") ").match(/(?:execution|call|micro-batch)\s+\d+|\S+/g);
+  const called = rows.flatMap(calledOf);
+  const parts = (word) => {
+    const owner = called.includes(word) ? undefined : called.find((each) => word.startsWith(`${each}.`));
+    return owner === undefined ? [word] : [owner, word.slice(owner.length + 1)];
+  };
+  return words && words.flatMap(parts).filter(Boolean);
+}
+
+/** What time without bars is called, as in `waiting or idle`. */
+function groundWords(ground) {
+  return ground ? [...ground.split(":")[0].toLowerCase().split(" or "), "idle"] : [];
+}
+
 /**
- * What each word of a search finds: names, rows and kinds that have it, or the bars of a number. A bare
- * number is that of an execution or of a call in it. Null without words.
+ * What each word of a search finds: names, rows and kinds that have it, the bars of a number, or those
+ * that have it for their label, as in `B3`. A bare number is that of an execution or of a call in it.
+ * `isGround` says whether a word is one for time without bars. Null without words.
  */
-export function foundBy(text, names, rows, kinds) {
-  const words = text.toLowerCase().match(/(?:execution|call|micro-batch)\s+\d+|\S+/g);
+export function foundBy(text, { names, rows, kinds, ground = "" }) {
+  const words = wordsOf(text, rows);
   return words && words.map((word) => {
     const [, of = "", digits] = /^(execution|call|micro-batch|#)?\s*(\d+)$/.exec(word) ?? [];
     const number = digits === undefined ? null : Number(digits);
-    const isExact = rows.some((each) => each.process.toLowerCase() === word);
-    const isRow = ({ process, label, under }) => (isExact ? [process, under].some((each) => each.toLowerCase() === word) : `${process} ${label}`.toLowerCase().includes(word));
+    const isExact = rows.some((each) => calledOf(each).includes(word));
+    const [, letters, ofLabel] = (!isExact && /^([a-z]+)(\d+)$/.exec(word)) || [];
+    const isLabelled = (each) => letters !== undefined && each.initial?.toLowerCase() === letters;
+    const isRow = (row) => (isExact ? [...calledOf(row), row.under.toLowerCase()].includes(word) : calledOf(row).join(" ").includes(word));
     const isNumbered = { "": ({ call }) => call === number, call: ({ call }) => call === number, "micro-batch": ({ batch }) => batch === number }[of] ?? (() => false);
     const flags = (all, isFound) => Uint8Array.from(all, (each) => (isFound(each) ? 1 : 0));
     return {
       turn: of === "call" || of === "micro-batch" ? null : number,
-      names: flags(names, (each) => (number === null ? each.text.toLowerCase().includes(word) : isNumbered(each))),
+      isGround: groundWords(ground).includes(word),
+      // A label has the number of its micro-batch or call, or that of its execution.
+      names: flags(names, (each) => (number === null ? each.text.toLowerCase().includes(word) || (isLabelled(each) && (each.batch ?? each.call) === Number(ofLabel)) : isNumbered(each))),
+      turns: flags(names, (each) => isLabelled(each) && (each.batch ?? each.call ?? null) === null),
+      turnOfLabel: letters === undefined ? null : Number(ofLabel),
       rows: flags(rows, (each) => number === null && isRow(each)),
       kinds: flags(kinds, (each) => number === null && each.includes(word)),
     };
@@ -100,8 +127,42 @@ export function foundBy(text, names, rows, kinds) {
 
 /** For each bar, whether all words find it. */
 export function hitsOf(words, { name, row, kind, execution }) {
-  const isFound = (word, bar) => word.names[name[bar]] || word.rows[row[bar]] || word.kinds[kind[bar]] || execution[bar] === word.turn;
+  const isFound = (word, bar) => word.names[name[bar]] || word.rows[row[bar]] || word.kinds[kind[bar]] || execution[bar] === word.turn || (word.turns[name[bar]] && execution[bar] === word.turnOfLabel);
   return Uint8Array.from(name, (_, bar) => (words.every((word) => isFound(word, bar)) ? 1 : 0));
+}
+
+/**
+ * The time without bars of the rows with a ground: `{ row, from, to }`, by time. The words are those of a
+ * search: one is of the ground, and all others find rows. Null if there is no such word.
+ */
+export function gapsOf(words, rows, [begin, end]) {
+  const others = words.filter((each) => !each.isGround);
+  if (others.length === words.length) return null;
+  const found = [];
+  for (const row of rows) {
+    if (!row.isHatched || !row.bars || row.hidden || !others.every((each) => each.rows[row.lane])) continue;
+    const { starts, latestEnds } = row.bars;
+    let from = begin;
+    for (let at = 0; at <= starts.length; at += 1) {
+      const to = Math.min(starts[at] ?? end, end);
+      if (to - from > LEAST_GAP) found.push({ row, from, to });
+      from = Math.max(from, latestEnds[at] ?? end);
+    }
+  }
+  return found.sort((one, other) => one.from - other.from);
+}
+
+/** An example of a search: the actor and the method whose calls take longest together. "" without calls. */
+export function exampleOf({ head: { rows, names }, columns: { row, name, duration } }, isCall) {
+  const totals = new Map();
+  for (let bar = 0; bar < duration.length; bar += 1) {
+    const { process, label, members } = rows[row[bar]];
+    if (!isCall(bar) || members.length) continue; // of one actor
+    const example = `${label.startsWith(process) ? process : label} ${names[name[bar]].text}`;
+    totals.set(example, (totals.get(example) ?? 0) + duration[bar]);
+  }
+  const longest = Math.max(...totals.values());
+  return [...totals.keys()].find((example) => totals.get(example) === longest) ?? "";
 }
 
 /** How many of the hits were measured, and how many others there are, in words. */
@@ -138,9 +199,10 @@ export class Search {
   constructor(scene) {
     this.scene = scene;
     this.hits = null;
+    this.gaps = []; // time without bars that it found
     this.shown = element("span", { class: "rcg-value rcg-found", role: "status" });
     this.input = element("input", {
-      class: "rcg-input", type: "search", placeholder: "a5 backward", "aria-label": "find bars by all of these words: actor, method, kind of time, call, execution",
+      class: "rcg-input", type: "search", placeholder: exampleOf(scene, scene.isCall) || "find", "aria-label": "find bars by all of these words: actor, method, kind of time, call, execution",
       oninput: () => this.find(this.input.value),
       onkeydown: (event) => {
         event.stopPropagation();
@@ -159,10 +221,16 @@ export class Search {
 
   find(text) {
     const { head, columns, lanes } = this.scene;
-    const words = foundBy(text, head.names, head.rows, head.kinds);
+    const words = foundBy(text, head);
     this.hits = words && hitsOf(words, columns);
+    const [from, to] = lanes.range;
+    const gaps = words && gapsOf(words, this.scene.rows, [Math.max(from, head.sums?.until_us ?? from), to]);
+    this.gaps = gaps ?? [];
+    this.at = -1; // of the gaps
     const where = words?.some(({ turn }) => turn !== null) && head.sums ? " among the single bars" : "";
-    this.shown.textContent = this.hits ? `${countOfHits(this.hits, this.scene)}${where}` : "";
+    const isGapAlone = gaps && !this.hits.includes(1);
+    const found = [isGapAlone ? "" : this.hits && `${countOfHits(this.hits, this.scene)}${where}`, gaps && `${countText(gaps.length)} time${gaps.length === 1 ? "" : "s"} ${head.ground.split(":")[0]}`];
+    this.shown.textContent = found.filter(Boolean).join(", ");
     lanes.choose(-1);
   }
 
@@ -179,9 +247,21 @@ export class Search {
       if (first < 0 || start[slice] < start[first]) first = slice;
     }
     const slice = best >= 0 ? best : first;
-    if (slice < 0) return;
+    if (slice < 0) return this.nextGap();
     lanes.reveal(slice, true);
     lanes.choose(slice);
+  }
+
+  /** Shows the next time without bars, and what the other rows did meanwhile. */
+  nextGap() {
+    const { lanes } = this.scene;
+    if (!this.gaps.length) return;
+    const after = this.at < 0 ? this.gaps.findIndex(({ to }) => to > lanes.span[0]) : this.at + 1;
+    this.at = Math.max(after, 0) % this.gaps.length;
+    const { row, from, to } = this.gaps[this.at];
+    lanes.mark([from, to]);
+    lanes.show(from - (to - from) / 2, to + (to - from) / 2);
+    lanes.scrollTo(row);
   }
 }
 
@@ -332,7 +412,7 @@ export class Keys {
     this.line = element("div", { class: "rcg-keys", hidden: true }, ...said.map(([keys, words]) => element("span", {}, ...keys.map((key) => element("kbd", {}, key)), words)));
     this.button = button("keys", "what keys do while the focus is here", acts["?"]);
     this.show(false);
-    card.legend.append(this.button, this.line);
+    card.legend.append(...(isTouched() ? [] : [this.button]), this.line);
     card.listen(card.root, "keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
       const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;

@@ -78,15 +78,18 @@ export function openingOf(pictures, level, at) {
 export function fillTopology(card, { head }) {
   const { model } = card;
   const { pictures } = head;
-  const drawings = [];
+  const drawings = new Map();
   let level = 0;
+  let isNarrow = false;
   let shown = null;
 
-  /** Draws a picture when it is first shown. */
+  /** Draws a picture, or its narrow form, when it is first shown. */
   function drawingAt(at) {
-    if (drawings[at]) return drawings[at];
-    const drawing = drawingOf(pictures[at], pictures[at].about);
-    drawings[at] = drawing;
+    const picture = pictures[at];
+    const form = (isNarrow && picture.narrow) || picture;
+    if (drawings.has(form)) return drawings.get(form);
+    const drawing = drawingOf({ ...picture, ...form }, picture.about);
+    drawings.set(form, drawing);
     const { tells, groups, edges } = drawing;
     groups.nodes.forEach((group, node) => {
       if (openingOf(pictures, at, node)) tells.get(group).push("click: open");
@@ -309,7 +312,13 @@ export function fillTopology(card, { head }) {
   const means = isTouched() ? "tap a box: open or select · drag: pan" : "click a box: open or select · drag: pan · wheel: zoom (after a click, or with Ctrl) · double click: all";
   const hint = element("span", { class: "rcg-hint" }, means);
   show(0);
-  card.onWidth(card.body, (width) => fit(width));
+  card.onWidth(card.body, (width) => {
+    const wasNarrow = isNarrow;
+    isNarrow = width < PHONE;
+    room = width;
+    if (isNarrow === wasNarrow) fit(width);
+    else show(level);
+  });
 }
 
 export default { render: renderer("topology", fillTopology) };

@@ -7,7 +7,7 @@ This file computes nothing: every figure comes from ``rcg.trace.measured``.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -425,17 +425,33 @@ def _critical(graph: GraphSummary) -> list[str]:
     path = graph.critical
     if path is None or not path.shares:
         return []
+    lines = ["", "  What the results waited for (the critical path of all executions)"]
+    table = replace(path_table(graph, path, _MAX_STEPS), head=("", "", ""), marked=())
+    return [*lines, table.text("    "), *(f"    {stall}" for stall in path.stalls)]
+
+
+def path_table(graph: GraphSummary, path: SteadyPath, most: int) -> Table:
+    """Return what a critical path is made of, and its stalls; the bottleneck is marked.
+
+    Args:
+        graph: The summary that it is of.
+        path: The path, which is not empty.
+        most: How many parts have a row of their own, the largest ones.
+    """
     shares = _path_shares(graph, path)
-    count = sum(share >= _SHOWN for _, share in shares[:_MAX_STEPS])
-    rows = [(*place, share_text(share)) for place, share in shares[:count]]
-    if left := shares[count:]:
+    count = sum(share >= _SHOWN for _, share in shares[:most])
+    shown, left = shares[:count], shares[count:]
+    rows: list[tuple[str | Cell, ...]] = [
+        (Cell(text, "code"), kind, share_text(share)) for (text, kind), share in shown
+    ]
+    if left:
         rows.append((f"{len(left)} more", "", share_text(sum(share for _, share in left))))
     for stall in path.stalls:
         name = f"beyond its usual time, execution {stall.execution}"
         rows.append((name, stall.kind.name.lower(), share_text(stall.share)))
-    lines = ["", "  What the results waited for (the critical path of all executions)"]
-    lines.append(Table(("", "", ""), rows, "nwf").text("    "))
-    return [*lines, *(f"    {stall}" for stall in path.stalls)]
+    limits = {each.text for each in path.shares if (each.process, each.op) in graph.limiting_ops}
+    marked = [at for at, ((text, _), _) in enumerate(shown) if text in limits]
+    return Table(("what", "kind of time", "share"), rows, "nwf", marked)
 
 
 def _path_shares(graph: GraphSummary, path: SteadyPath) -> list[tuple[tuple[str, str], float]]:
@@ -444,9 +460,9 @@ def _path_shares(graph: GraphSummary, path: SteadyPath) -> list[tuple[tuple[str,
     The calls of a method are one, and so are those of many actors that take as much. What the
     verdict names, and what stands out, has a row of its own.
     """
-    found: Counter[tuple[str, TimeKind]] = Counter()
+    found: defaultdict[tuple[str, TimeKind], float] = defaultdict(float)
     for each in path.shares:
-        found[each.text, each.kind] += each.share  # type: ignore[assignment]
+        found[each.text, each.kind] += each.share
     verdict = graph.verdict
     named = {path.bottleneck.text} if path.bottleneck and not (verdict and verdict.alike) else set()
     places = list(found)
@@ -485,7 +501,7 @@ def _wires(graph: GraphSummary) -> list[str]:
             )
         )
     high = high_word(*(wire.frames for wire in graph.wires))
-    head = ("", "frames", "mean size", "on the wire, median", high, "clocks")
+    head = ("", "values", "mean size", "on the wire, median", high, "clocks")
     table = Table(head, rows, "nfffff")
     lines = ["", "  Communication between nodes", table.text("    ")]
     left = len(graph.wires) - _MAX_WIRES

@@ -39,12 +39,12 @@ def node_text(node: TopologyNode) -> str:
 
 
 def channel_text(channel: ChannelSpec) -> str:
-    """Return the id, the kind and the number of slots of a channel, and of values in a frame."""
+    """Return the id, the kind and the number of slots of a channel, and how many values it has."""
     kind = visible(style_of(channel.kind).title)
     group = "" if channel.group is None else f" @{channel.group}"
     text = f"{channel.id} {DOT} {kind}{group} {DOT} {plural(channel.slots, 'slot')}"
     values = len(channel.nodes)
-    return text if values == 1 else f"{text} {DOT} {values} values in a frame"
+    return text if values == 1 else f"{text} {DOT} {values} values together"
 
 
 def frame_text(frame: NodeFrame) -> str:

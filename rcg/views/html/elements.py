@@ -26,6 +26,7 @@ _COLOURS: Final = {
     "slow": ("#8a5a00", "#e69f00"),
     "bad": ("#b84a00", "#ff8a3d"),
     "bar": ("#0072b2", "#56b4e9"),
+    "shadow": ("#c9d0d8", "#3d4b5a"),
 }
 
 _HOSTS: Final = {
@@ -64,12 +65,21 @@ _VARIABLES: Final = ";".join(
     f"--rcg-{name}:light-dark({light},{dark})" for name, (light, dark) in _COLOURS.items()
 )
 
+# What can be scrolled aside has a shadow at that edge: two that stay, which two grounds that move
+# with the content cover where it ends.
+_SHADED: Final = (
+    "background:linear-gradient(90deg,var(--rcg-ground) 14px,transparent 42px) local,"
+    "linear-gradient(270deg,var(--rcg-ground) 14px,transparent 42px) local,"
+    "linear-gradient(90deg,var(--rcg-shadow),transparent 16px),"
+    "linear-gradient(270deg,var(--rcg-shadow),transparent 16px),var(--rcg-ground)"
+)
+
 # Notebooks have styles for all tables (stripes, hover) and <pre>, hence "!important".
 STYLE: Final = (
     "<style>"
     f".rcg{{{_VARIABLES};color:var(--rcg-text);font:13px/1.45 {SANS}}}{_SCHEME}"
-    ".rcg .rcg-static{background:var(--rcg-ground);border:1px solid var(--rcg-line);"
-    "border-radius:8px;padding:20px 24px;overflow-x:auto}"
+    ".rcg .rcg-static{border:1px solid var(--rcg-line);border-radius:8px;padding:20px 24px;"
+    f"overflow-x:auto;{_SHADED}}}"
     ".rcg h2{font-size:15px;font-weight:600!important;line-height:1.3;margin:0;"
     "color:inherit!important}"
     ".rcg .rcg-about{color:var(--rcg-faint)!important;font-size:12px;margin:2px 0 10px}"

@@ -262,10 +262,14 @@ def compared(found: GraphComparison) -> list[Compared]:
 def comparison_picture(found: GraphComparison) -> str:
     """Return a comparison as the text of an SVG file: two bars per figure."""
     groups = compared(found)
-    about = found.title
-    if len(groups) - 2 < len(found.ops):
-        about += f" {DOT} the longest of {len(found.ops)} ops"
+    about = f" {DOT} ".join(filter(None, [found.title, about_ops(found, groups)]))
     return _changes_picture(found.answer, about, ("before", "after"), groups)
+
+
+def about_ops(found: GraphComparison, groups: Sequence[Compared]) -> str:
+    """Return which ops ``compared`` has: ``the longest 4 of 11 ops``; "" if it has each of them."""
+    shown = len(groups) - 2
+    return f"the longest {shown} of {len(found.ops)} ops" if shown < len(found.ops) else ""
 
 
 def _changes_picture(

@@ -2,8 +2,9 @@
 """A trace as one HTML page that needs no network, no script and no rcg.
 
 For each graph it has the topology with measured values, where the time went, the schedule beside
-its prediction, the timeline of a few executions and of the whole trace, and a table of ops. With
-many graphs, the later ones have fewer pictures or none, so that the file stays small.
+its prediction, the timeline of a few executions and of the whole trace, and tables of the critical
+path and of ops. Pictures that a phone could not show whole have a narrow form as well. With many
+graphs, the later ones have fewer pictures or none, so that the file stays small.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from rcg.table import escaped
 from rcg.text import count_text, plural, time_text, visible
-from rcg.trace.analysis.summary import GraphSummary, Summary, ops_table, stall_text
+from rcg.trace.analysis.summary import GraphSummary, Summary, ops_table, path_table, stall_text
 from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import GraphTrace, Recording
@@ -25,6 +26,7 @@ from rcg.views.html.elements import STYLE, card
 from rcg.views.html.interactive import assets, data_of, place_of
 from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.scenes.topology import NARROW_ROOM
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.pictures import (
     actors_pictures,
@@ -40,12 +42,14 @@ from rcg.views.svg.pictures import (
 _MAX_GRAPHS: Final = 6
 _MAX_OPS: Final = 2000
 _MAX_OPEN: Final = 80  # operations that are shown without a click
+_MAX_PARTS: Final = 16  # of the critical path
 _MAX_TRANSFERS: Final = 50  # in the table of tensors by reference
 _NARROW: Final = 420  # a phone shows it whole
 MAX_BYTES: Final = 5_000_000
 """The size of a page."""
 
 _STATIC: Final = 0.8  # of it, for pictures and tables
+_MARKED: Final = "; the bottleneck is marked"
 _LEFT_OUT: Final = "Pictures or tables of this graph are left out: the page would be too large."
 
 _STYLE: Final = (
@@ -61,7 +65,11 @@ _STYLE: Final = (
     ".rcg-figure:empty,.rcg-figure.rcg-narrow{display:none}.rcg-narrow>svg{width:100%}"
     # On a phone, what has no narrow form scrolls aside: small text cannot be read.
     "@media (max-width:600px){main{padding:16px 10px 40px}.rcg .rcg-static{padding:14px 12px}"
-    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px}"
+    ".rcg-figure>svg{max-width:none}.rcg-fits>svg{width:860px;flex:none}"
+    # They fade at the edge where they go on; at their end they have a margin.
+    ".rcg-fits{display:flex}.rcg-fits::after{content:'';flex:none;position:sticky;right:0;"
+    "width:28px;margin-left:-28px;"
+    "background:linear-gradient(270deg,var(--rcg-ground) 4px,transparent)}"
     ".rcg-figure.rcg-wide{display:none}.rcg-figure.rcg-narrow{display:block}}"
     "</style>"
 )
@@ -82,17 +90,15 @@ def page_of(trace: Recording, title: str, *, max_bytes: int = MAX_BYTES) -> str:
     ]
     script = assets()
     room = _Room(int(max_bytes * _STATIC))
-    tables = [room.take(_operations(each)) for each in summary.graphs]
+    tables = [room.take(_tables(each)) for each in summary.graphs]
     is_one = len(summary.graphs) == 1  # its answer is on top of the page, with the advice
     profiles = [room.take(_profile(each, has_answer=not is_one)) for each in summary.graphs]
     references = references_picture(whole)
     transfers = [] if references is None else [_fitting(references), references_card(whole)]
     room.take("".join(transfers))
     parts = [
-        _graph(
-            trace, graph, figures, number, (profile, operations), room, *scenes[number : number + 1]
-        )
-        for number, (graph, figures, profile, operations) in enumerate(
+        _graph(trace, graph, figures, number, known, room, *scenes[number : number + 1])
+        for number, (graph, figures, *known) in enumerate(
             zip(trace.graphs, summary.graphs, profiles, tables, strict=True)
         )
     ]
@@ -183,14 +189,14 @@ def _graph(
     graph: GraphTrace,
     summary: GraphSummary,
     number: int,
-    known: tuple[str, str],
+    known: Sequence[str],
     room: _Room,
     timeline: Scene | None = None,
 ) -> str:
     title = visible(graph.title)
     parts = [f'<h2 class="rcg-graph">{escaped(title)}</h2>'] if len(trace.graphs) > 1 else []
-    profile, operations = known
-    is_whole = bool(profile) and (bool(operations) or not summary.ops)
+    profile, tables = known
+    is_whole = bool(profile) and (bool(tables) or not summary.ops)
 
     def add(kind: str, draw: Callable[[], str | None], place: str = "") -> None:
         nonlocal is_whole
@@ -202,17 +208,21 @@ def _graph(
             parts.append(f'<div class="rcg-figure{kind}" {place}>{shown}</div>')
 
     if number < _MAX_GRAPHS:
-        measured = Measured.of(trace, graph)
-        add(
-            "",
-            lambda: topology_picture(graph.plan, title=title, measured=measured),
-            place_of("topology", number),
+        draw = partial(
+            topology_picture, graph.plan, title=title, measured=Measured.of(trace, graph)
         )
+        parts.append(f"<div {place_of('topology', number)}>")
+        add(" rcg-wide", draw)
+        add(" rcg-narrow", partial(draw, room=NARROW_ROOM))
+        parts.append("</div>")
     parts += [profile] if profile else []
     if timeline is not None:
         fits, of = " rcg-fits", timeline
-        for _, picture in actors_pictures(trace, graph) if is_whole else []:
-            add(fits, partial(str, picture))
+        if is_whole:
+            both = (actors_pictures(trace, graph, width) for width in (WIDTH, _NARROW))
+            for (_, wide), (_, narrow) in zip(*both, strict=True):
+                add(f"{fits} rcg-wide", partial(str, wide))
+                add(" rcg-narrow", partial(str, narrow))
         if microbatches_of(graph.plan):
             add(fits, lambda: pipeline_picture(trace, graph), place_of("pipeline", number))
         add(fits, lambda: schedule_picture(trace, graph), place_of("schedule", number))
@@ -222,10 +232,7 @@ def _graph(
         parts.append("</div>")
     if not is_whole:
         parts.append(f'<p class="rcg-about">{_LEFT_OUT}</p>')
-    if operations:
-        about = "longest first; times are without waiting; the bottleneck is marked"
-        parts.append(card("Operations", about, operations))
-    return "\n".join(parts)
+    return "\n".join([*parts, tables] if tables else parts)
 
 
 def _profile(summary: GraphSummary, *, has_answer: bool) -> str:
@@ -240,6 +247,26 @@ def _profile(summary: GraphSummary, *, has_answer: bool) -> str:
 
 def _fitting(picture: str) -> str:
     return f'<div class="rcg-figure rcg-fits">{picture}</div>'
+
+
+def _tables(summary: GraphSummary) -> str:
+    """Return the cards that are tables: of the critical path, and of operations."""
+    operations = _operations(summary)
+    if operations:
+        about = "longest first; times are without waiting"
+        operations = card("Operations", about + _MARKED * bool(summary.limiting_ops), operations)
+    return "\n".join(filter(None, [_path(summary), operations]))
+
+
+def _path(summary: GraphSummary) -> str:
+    """Return the critical path of all executions as a card; "" without one."""
+    path = summary.critical
+    if path is None or not path.shares:
+        return ""
+    table = path_table(summary, path, _MAX_PARTS)
+    about = "what the results waited for, over all executions"
+    stalls = "".join(f"<p>{escaped(str(each))}</p>" for each in path.stalls)
+    return card("Critical path", about + _MARKED * bool(table.marked), table.html() + stalls)
 
 
 def _operations(summary: GraphSummary) -> str:

@@ -2,7 +2,7 @@
 """Many actors at a glance: a row for each of them, and which one is not as the others.
 
 ```
-heat     a0  ███▓▓▒▒░░███▓▓▒▒░░      slices of the time; the darker, the more of it is computed
+heat     a0  ███▓▓▒▒░░███▓▓▒▒░░      slices of the time; the stronger, the more of it is computed
          a1  ███████████████████     1.50x slower
 shares   a1  compute ██████████ ░    where the time of each went, in all; the busiest on top
          a0  compute ██████ ▓▓ ░░░
@@ -14,6 +14,7 @@ Alike rows are not folded, because the point is to see the one that is not alike
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from rcg.trace.measured import Measured
 from rcg.views.data.colours import KIND_COLOURS, KIND_LOOKS, SHADED, TITLES, Look
 from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of, node_heads, order_of
-from rcg.views.data.over_time import bytes_on_the_way, shares_over_time
+from rcg.views.data.over_time import Floats, bytes_on_the_way, shares_over_time
 from rcg.views.scene import QUEUE, Bars, Ints, Name, Row, Scene, Steps
 
 MANY: Final = 16
@@ -35,6 +36,34 @@ _LEVELS: Final = 10
 _SLICES: Final = 100
 _MAX_CELLS: Final = 7_000  # a picture has each as a shape of its own
 _MEMORY: Final = 120.0  # pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """For which share of each slice of the time each actor does something.
+
+    Attributes:
+        rows: The actors.
+        edges: Between the slices, in ns from the beginning of the trace [slices + 1].
+        shares: From 0 to 1 [actors, slices].
+    """
+
+    rows: tuple[Row, ...]
+    edges: Floats
+    shares: Floats
+
+
+def heat_of(measured: Measured, kinds: Collection[TimeKind]) -> Heat:
+    """Return what actors do over time, from the first submission to the last result.
+
+    Args:
+        measured: What the graph did.
+        kinds: The kinds of time that count.
+    """
+    rows, lanes = rows_of(measured)
+    count = max(2, min(_SLICES, _MAX_CELLS // max(len(rows), 1)))
+    edges, shares = shares_over_time(measured, kinds, *measured.window, count)
+    return Heat(rows, edges, shares[lanes])
 
 
 def heat_scene(
@@ -49,11 +78,10 @@ def heat_scene(
         kinds: The kinds of time that count.
         title: What counts.
     """
-    rows, lanes = _rows_of(measured)
-    count = max(2, min(_SLICES, _MAX_CELLS // max(len(rows), 1)))
-    moments, shares = shares_over_time(measured, kinds, *measured.window, count)
-    edges: Ints = np.rint(moments).astype(np.int64)
-    shares = shares[lanes]
+    heat = heat_of(measured, kinds)
+    rows, shares = heat.rows, heat.shares
+    edges: Ints = np.rint(heat.edges).astype(np.int64)
+    count = shares.shape[1]
     # A share of nothing has no cell: its ground is hatched. Cells of one level are joined.
     level = np.where(shares > 0, np.minimum((shares * _LEVELS).astype(np.int64), _LEVELS - 1), -1)
     is_first = np.diff(level, axis=1, prepend=-2) != 0
@@ -64,8 +92,8 @@ def heat_scene(
     shown = looks >= 0
     names = tuple(Name(each, "share") for each in _LEVEL_WORDS)
     tints = tuple(
-        Look(words, KIND_COLOURS[TimeKind.COMPUTE], SHADED, opacity=(at + 1) / _LEVELS)
-        for at, words in enumerate(_LEVEL_WORDS)
+        Look(_LEGEND, KIND_COLOURS[TimeKind.COMPUTE], SHADED, opacity=(at + 1) / _LEVELS)
+        for at in range(_LEVELS)
     )
     start = edges[first[shown]]
     kind = np.full(int(shown.sum()), TimeKind.COMPUTE)
@@ -79,6 +107,7 @@ def heat_scene(
                  title=title, noted=_noted(rows))  # fmt: skip
 
 
+_LEGEND: Final = "stronger colour: a larger share of the slice"
 _LEVEL_WORDS: Final = (
     f"under {100 // _LEVELS} %",
     *(f"from {100 * at // _LEVELS} %" for at in range(1, _LEVELS)),
@@ -87,7 +116,7 @@ _LEVEL_WORDS: Final = (
 
 def shares_scene(measured: Measured) -> Scene:
     """Return where the time of each actor went in all, those that compute most on top."""
-    found, lanes = _rows_of(measured)
+    found, lanes = rows_of(measured)
     of = [measured.shares.lanes[at] for at in lanes]
     order = sorted(range(len(of)), key=lambda at: -of[at].compute_ns)
     names: list[Name] = []
@@ -123,8 +152,8 @@ def memory_scene(measured: Measured) -> Scene:
                  queued="written and not read yet")  # fmt: skip
 
 
-def _rows_of(measured: Measured) -> tuple[tuple[Row, ...], list[int]]:
-    """Return a row for each actor, and the number of its lane in the record."""
+def rows_of(measured: Measured) -> tuple[tuple[Row, ...], list[int]]:
+    """Return a row for each actor, without the driver, and the number of its lane in the record."""
     graph = measured.graph
     actors = {each.id for each in graph.plan.actors}
     nodes = node_heads(graph.plan, addresses_of(graph))

@@ -181,8 +181,9 @@ def _wide_enough(scene: Scene, most: int) -> int:
 
 
 def _explained(scene: Scene) -> list[str]:
-    """Return what rows of several actors are."""
-    return ["rows of several actors: medians"] if any(row.members for row in scene.rows) else []
+    """Return what the bars of several actors are."""
+    has_several = any(row.members for row in scene.rows)
+    return ["several actors in one: their medians"] if has_several else []
 
 
 def _count(scene: Scene) -> str:

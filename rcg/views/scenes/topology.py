@@ -43,7 +43,11 @@ from rcg.views.diagram import NOTABLE, Anchor, Box, Diagram, Font, Label, Line
 
 LayOut = Callable[[Folded, Sizes], TopologyLayout]
 
-_ROOM: Final = 1032.0  # the width of all pictures, without their margins
+ROOM: Final = 1032.0
+"""The width of all pictures, without their margins."""
+
+NARROW_ROOM: Final = 420.0
+"""The width of a diagram that a phone shows whole, a little smaller than it is drawn."""
 _MAX_NAME_WIDTH: Final = 190.0  # a longer name is shortened
 _LINE: Final = 14.0
 _BULGE: Final = 12.0  # of lines inside a card
@@ -104,15 +108,18 @@ def diagram_of(
     channel_details: bool = False,
     figures: TopologyFigures | None = None,
     lay_out: LayOut = lay_out,
+    room: float = ROOM,
 ) -> Diagram:
     """Return the diagram of a topology, with measured figures.
 
     With ``channel_details``, each call has a box of its own, which shows the channels that carry
-    its value, and their numbers of slots.
+    its value, and their numbers of slots. ``room`` is the width that it should not exceed.
     """
     level: Level = "calls" if channel_details else "methods"
     folded = fold(topology, level, folding, figures.odd if figures else ())
-    return diagram_of_folded(folded, figures, channel_details=channel_details, lay_out=lay_out)
+    return diagram_of_folded(
+        folded, figures, channel_details=channel_details, lay_out=lay_out, room=room
+    )
 
 
 def diagram_of_folded(
@@ -121,6 +128,7 @@ def diagram_of_folded(
     *,
     channel_details: bool = False,
     lay_out: LayOut = lay_out,
+    room: float = ROOM,
 ) -> Diagram:
     """Return the diagram of a topology that is folded already."""
     known = TopologyFigures() if figures is None else figures
@@ -128,7 +136,7 @@ def diagram_of_folded(
     is_large = len(folded.cards) >= _MANY_CARDS and not channel_details
     drawings = []
     for density in _DENSITIES if is_large else _DENSITIES[:1]:
-        drawing = _Drawing(folded, words, density, lay_out, is_measured=figures is not None)
+        drawing = _Drawing(folded, words, density, lay_out, room, is_measured=figures is not None)
         if drawing.layout.height <= _SCREEN:
             return drawing.diagram()
         drawings.append(drawing)
@@ -262,6 +270,7 @@ class _Drawing:
         words: _Words,
         density: _Density,
         lay_out: LayOut,
+        room: float,
         *,
         is_measured: bool,
     ) -> None:
@@ -278,11 +287,11 @@ class _Drawing:
         self._looped = {
             folded.rows[line.source].card for line in folded.lines if folded.is_inside(line)
         }
-        self.layout = lay_out(folded, self._sizes())
+        self.layout = lay_out(folded, self._sizes(room))
 
     # Sizes
 
-    def _sizes(self) -> Sizes:
+    def _sizes(self, room: float) -> Sizes:
         cards: dict[int, tuple[float, float]] = {}
         rows: dict[int, RowSize] = {}
         for card in self._folded.cards:
@@ -293,7 +302,7 @@ class _Drawing:
             for frame in self._folded.topology.frames
         }
         texts = {at: width_of(text, SMALL) for at, text in self._texts.items() if text}
-        return Sizes(cards, rows, texts, frames, _FRAME_HEAD, _ROOM, self._density.spacing)
+        return Sizes(cards, rows, texts, frames, _FRAME_HEAD, room, self._density.spacing)
 
     def _size(self, card: Card) -> tuple[tuple[float, float], dict[int, RowSize]]:
         """Return the size of a card, and the places of its rows."""

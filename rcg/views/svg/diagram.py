@@ -22,7 +22,7 @@ from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 _LEGEND_LINE: Final = 20.0
 _LEGEND_ROOM: Final = 190.0
 _MAX_GROUPS: Final = 8
-_GROUP_ROOM: Final = 760.0
+_TEXT_ROOM: Final = 760.0
 _WIDTH_TEXT: Final = "width: 1 kB to 1 GB"
 _HEAT: Final = Paint("fill", "#d1345b", "#ff6b8f")
 _FONTS: Final[dict[str, dict[str, Any]]] = {
@@ -40,20 +40,30 @@ Legend = list[tuple[str, str]]
 """A shape in 32 x 12 around (0, 0), and what it means."""
 
 
-def svg_of(diagram: Diagram, title: str, *, legend: bool = True, dark: bool | None = None) -> str:
-    """Return a diagram with its heading and its legend as the text of an SVG file."""
+def svg_of(
+    diagram: Diagram,
+    title: str,
+    *,
+    legend: bool = True,
+    dark: bool | None = None,
+    room: float = _TEXT_ROOM,
+) -> str:
+    """Return a diagram with its heading and its legend as the text of an SVG file.
+
+    The texts around it make it at most as wide as ``room``; longer ones are shortened.
+    """
     canvas = Canvas(dark)
     painter = _Painter(canvas, diagram)
     shapes = painter.shapes()
     entries, groups = (painter.legend(), _groups(diagram)) if legend else ([], [])
     heading = width_of(visible(title), TITLE, bold=True), width_of(diagram.about, SIZE)
-    room = max(
+    texts = max(
         diagram.width,
-        min(max(heading), _GROUP_ROOM),
-        *[min(width_of(each, SMALL), _GROUP_ROOM) for each in groups],
+        min(max(heading), room),
+        *[min(width_of(each, SMALL), room) for each in groups],
     )
-    keys, widest, lines = _placed(canvas, entries, room)
-    width = round(max(room, widest) + 2 * MARGIN)
+    keys, widest, lines = _placed(canvas, entries, texts)
+    width = round(max(texts, widest) + 2 * MARGIN)
     top = MARGIN + 48
     y = top + diagram.height + (_LEGEND_LINE + 6 if entries or groups else 0)
     below = y + lines * _LEGEND_LINE + 4
@@ -62,7 +72,7 @@ def svg_of(diagram: Diagram, title: str, *, legend: bool = True, dark: bool | No
         f'<g transform="translate({MARGIN:g} {top:g})">{shapes}</g>',
         f'<g transform="translate({MARGIN:g} {y:g})">{keys}</g>' if keys else "",
         *[
-            canvas.note(text, MARGIN, below + (_LEGEND_LINE - 4) * at, _GROUP_ROOM)
+            canvas.note(text, MARGIN, below + (_LEGEND_LINE - 4) * at, texts)
             for at, text in enumerate(groups)
         ],
     ]

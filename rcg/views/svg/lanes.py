@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a scene in a picture: where they are, their names at the left, an axis below.
 
-All such pictures use it, so a moment has the same place in all those of a graph.
+All such pictures use it, so a moment has the same place in all those of a graph and a width.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _MOST_HIGH: Final = 670.0  # of all lanes: with what is around them a screen is 
 _LEAST_PITCH: Final = 13.0  # names do not touch
 _INDENT: Final = 14.0
 _PART: Final = width_of("queue", SMALL) + 12
+_LEAST_ALIGNED: Final = (
+    600.0  # pixels: narrower pictures have no room for a column that may be empty
+)
 _HEADING: Final = 24.0
 _NOTE_GAP: Final = 12.0
 
@@ -76,7 +79,8 @@ class RowChart:
         words = [width_of(word, SMALL) + 12 for own in self._parts for word in own.values()]
         names = [width_of(visible(row.label), SIZE, bold=True) for row in rows if not row.under]
         self._names = min(max([_MIN_NAMES_WIDTH, *names]), _MAX_NAMES_WIDTH)
-        self._left = round(MARGIN + self._names + 14 + max([_PART, *words]))
+        aside = [_PART] if width >= _LEAST_ALIGNED else [0.0]
+        self._left = round(MARGIN + self._names + 14 + max([*aside, *words]))
         notes = [width_of(words, SMALL, bold=True) for words in self._notes(shown)]
         self._right = MARGIN + (_NOTE_GAP + max(notes) if notes else 0.0)
         self.plot_width = max(120.0, width - self._left - self._right)

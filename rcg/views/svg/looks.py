@@ -13,6 +13,7 @@ from rcg.views.svg.canvas import Canvas, Paint, swatch
 
 _FRAMED: Final = (colours.TINTED, colours.OUTLINED, colours.FAINT)
 _SHOWN: Final = 3  # colours of a legend's entry
+_SHADES: Final = 4  # of a ramp, in a legend
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ def _sign(canvas: Canvas, looks: Sequence[colours.Look]) -> str:
         return "".join(
             f'<rect fill="{each.colour}" x="{at * 5}" width="4" height="10"/>'
             for at, each in enumerate(looks[:_SHOWN])
+        )
+    if first.style == colours.SHADED and len(looks) > 1:
+        count = min(_SHADES, len(looks))
+        shades = [looks[at * (len(looks) - 1) // (count - 1)] for at in range(count)]
+        width = 14 / count
+        return "".join(
+            f'<rect{_look(canvas, each).attributes} x="{at * width:g}" width="{width:g}" '
+            f'height="10"/>'
+            for at, each in enumerate(shades)
         )
     if first.style in _FRAMED:
         frame = _look(canvas, first).attributes

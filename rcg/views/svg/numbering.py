@@ -6,7 +6,10 @@ A label that is chosen for each bar on its own makes a pattern that looks as if 
     each on its own    │fwd 7│   │9│F10│        because 8 was a little shorter
     alike              │7│8│9│10│               one form in a picture, one size for a method
 
-Bars are alike if they are in one row and of one method. ``lanes.js`` has the same rules.
+Bars are alike if they are in one row and of one method. A number is written upright where there is
+room for it, and turned by a right angle where there is not. Rows of a method that differ by noise
+are turned together; one whose bars are much wider than the others' stays upright. ``lanes.js`` has
+the same rules.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ _LAST_SIZES: Final[tuple[Step, ...]] = (*_SIZES, (9.0, False), (10.0, True), (8.
 _DIGIT: Final = 0.73  # how high a digit is, for a size of 1
 _ROOM: Final = 4.0
 _NUMBER_ROOM: Final = 1.5
+_TURNED_ROOM: Final = 3.0
 NEARLY_ALL: Final = 0.9
 """The share of alike bars that a label has to fit on."""
 
@@ -56,7 +60,7 @@ class Writing:
         """Return whether a label of a length, for a font of size 1, fits on a bar."""
         along, across = length * self.size, self.size * _DIGIT
         if self.is_turned:
-            return across + 1 <= width and along + _ROOM <= height
+            return across + 1 <= width and along + _TURNED_ROOM <= height
         room = _ROOM if self.form else _NUMBER_ROOM
         return along + room <= width and self.size <= height
 
@@ -64,20 +68,27 @@ class Writing:
 def writings_of(groups: Sequence[Alike]) -> list[Writing | None]:
     """Return how each group is labelled; None if its labels do not fit.
 
-    All have the same form: the longest that fits on all groups that can be labelled. The size is
-    that of the smallest of a method.
+    All have the same form: the longest that fits on all groups that can be labelled. The groups of
+    a method have the size of the smallest; where that is turned, those with room for a large
+    upright label have one.
     """
     labelled = [each for each in groups if _steps(each, 0)]
     if not labelled:
         return [None] * len(groups)
     deepest = min(len(each.lengths) for each in labelled)
     form = max(at for at in range(deepest) if all(_steps(each, at) for each in labelled))
-    sizes: dict[str, Step] = {}
+    steps: dict[str, list[Step]] = {}
     for each in labelled:
-        own = _steps(each, form)[0]
-        known = sizes.setdefault(each.method, own)
-        sizes[each.method] = max(known, own, key=_LAST_SIZES.index)
-    return [Writing(form, *sizes[each.method]) if _steps(each, 0) else None for each in groups]
+        steps.setdefault(each.method, []).append(_steps(each, form)[0])
+
+    def step_of(group: Alike) -> Step:
+        every = steps[group.method]
+        smallest = max(every, key=_LAST_SIZES.index)
+        if smallest[1] and _steps(group, form)[0] in _SIZES:
+            return max((each for each in every if each in _SIZES), key=_SIZES.index)
+        return smallest
+
+    return [Writing(form, *step_of(each)) if _steps(each, 0) else None for each in groups]
 
 
 def _steps(group: Alike, form: int) -> list[Step]:

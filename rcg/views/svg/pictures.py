@@ -24,19 +24,21 @@ from rcg.views.data.lettering import DOT
 from rcg.views.data.node_lanes import addresses_of
 from rcg.views.data.over_time import WORK
 from rcg.views.data.topology import topology_of
+from rcg.views.diagram import Diagram
 from rcg.views.scene import CriticalPaths, Scene
 from rcg.views.scenes.heat import MANY, heat_scene, memory_scene, shares_scene
 from rcg.views.scenes.pipeline import pipeline_scene
 from rcg.views.scenes.references import references_scene
 from rcg.views.scenes.schedule import predicted_scene, schedule_scene
 from rcg.views.scenes.timeline import timeline_scene
-from rcg.views.scenes.topology import diagram_of, diagram_of_folded
+from rcg.views.scenes.topology import NARROW_ROOM, ROOM, diagram_of, diagram_of_folded
 from rcg.views.svg.canvas import WIDTH
 from rcg.views.svg.diagram import shapes_of, svg_of
 from rcg.views.svg.scene import picture_of
 from rcg.views.svg.summary import summary_of
 
 _MAX_BOXES: Final = 1200  # of a picture that is not the most folded one
+_MAX_BOXES_OF_PHONE: Final = 300
 
 
 def topology_picture(
@@ -47,6 +49,7 @@ def topology_picture(
     addresses: Mapping[str, str] | None = None,
     channel_details: bool = False,
     measured: Measured | None = None,
+    room: float = ROOM,
 ) -> str:
     """Return actors, methods and the values between them as the text of an SVG file.
 
@@ -57,13 +60,15 @@ def topology_picture(
         addresses: The addresses of the nodes of the cluster; None takes those of the record.
         channel_details: Show each call, and which channel carries each value.
         measured: What it did, for times and sizes in the picture.
+        room: The width that the picture should not exceed, without its margins.
     """
     figures = None
     if measured is not None:
         figures = topology_figures_of(measured)
         addresses = addresses_of(measured.graph) if addresses is None else addresses
     topology = topology_of(plan, actor_ids, addresses)
-    return svg_of(diagram_of(topology, channel_details=channel_details, figures=figures), title)
+    diagram = diagram_of(topology, channel_details=channel_details, figures=figures, room=room)
+    return svg_of(diagram, title, room=room) if room < ROOM else svg_of(diagram, title)
 
 
 def topology_payload(
@@ -71,7 +76,8 @@ def topology_payload(
 ) -> ViewPayload:
     """Return the topology for a widget: a picture for each level that shows more than the last.
 
-    Beside its shapes, a picture has the ops that each box and each line stands for. It has no
+    Beside its shapes, a picture has the ops that each box and each line stands for. Where it is too
+    wide for a phone, ``narrow`` has the same boxes and lines in another layout. It has no
     columns. The addresses of the nodes of the cluster are by default those of the record.
     """
     figures = None if measured is None else topology_figures_of(measured)
@@ -85,20 +91,26 @@ def topology_payload(
         if size in pictures or (pictures and len(folded.rows) > _MAX_BOXES):
             continue
         diagram = diagram_of_folded(folded, figures)
-        shapes, legend, dark = shapes_of(diagram)
+        narrow = None
+        if diagram.width > NARROW_ROOM and len(folded.rows) <= _MAX_BOXES_OF_PHONE:
+            narrow = _drawn(diagram_of_folded(folded, figures, room=NARROW_ROOM))
         pictures[size] = {
             "level": level,
             "about": diagram.about,
-            "width": diagram.width,
-            "height": diagram.height,
-            "shapes": shapes,
-            "legend": legend,
-            "dark": dark,
+            **_drawn(diagram),
+            "narrow": narrow,
             "notes": diagram.groups,
             "nodes": [box.ops for box in diagram.boxes],
             "edges": [(line.source, line.target, line.count, line.ops) for line in diagram.lines],
         }
     return ViewPayload({"pictures": list(pictures.values())}, {})
+
+
+def _drawn(diagram: Diagram) -> dict[str, Any]:
+    """Return how a diagram looks."""
+    shapes, legend, dark = shapes_of(diagram)
+    size = {"width": diagram.width, "height": diagram.height}
+    return {**size, "shapes": shapes, "legend": legend, "dark": dark}
 
 
 def summary_picture(summary: GraphSummary, width: float = WIDTH, *, has_answer: bool = True) -> str:
@@ -153,21 +165,26 @@ def whole_timeline_picture(trace: Recording, scene: Scene) -> str:
     return picture_of(replace(scene, paths=CriticalPaths()), title="Whole trace")
 
 
-def actors_pictures(trace: Recording, graph: GraphTrace) -> list[tuple[str, str]]:
+def actors_pictures(
+    trace: Recording, graph: GraphTrace, width: float = WIDTH
+) -> list[tuple[str, str]]:
     """Return pictures with a row for each of many actors, and their names; none of few actors."""
     if len(graph.plan.actors) < MANY:
         return []
-    return [("Time by actor", shares_by_actor(trace, graph)), ("Heat", heat_picture(trace, graph))]
+    return [
+        ("Time by actor", shares_by_actor(trace, graph, width)),
+        ("Heat", heat_picture(trace, graph, width)),
+    ]
 
 
-def shares_by_actor(trace: Recording, graph: GraphTrace) -> str:
+def shares_by_actor(trace: Recording, graph: GraphTrace, width: float = WIDTH) -> str:
     """Return where the time of each actor went."""
-    return _stated(shares_scene(Measured.of(trace, graph)), graph)
+    return _stated(shares_scene(Measured.of(trace, graph)), graph, width=width)
 
 
-def heat_picture(trace: Recording, graph: GraphTrace) -> str:
+def heat_picture(trace: Recording, graph: GraphTrace, width: float = WIDTH) -> str:
     """Return which actors compute when."""
-    return _stated(heat_scene(Measured.of(trace, graph)), graph)
+    return _stated(heat_scene(Measured.of(trace, graph)), graph, width=width)
 
 
 def busy_picture(trace: Recording, graph: GraphTrace) -> str:
@@ -180,9 +197,9 @@ def memory_picture(trace: Recording, graph: GraphTrace) -> str:
     return _stated(memory_scene(Measured.of(trace, graph)), graph)
 
 
-def _stated(scene: Scene, graph: GraphTrace, about: str = "") -> str:
+def _stated(scene: Scene, graph: GraphTrace, about: str = "", width: float = WIDTH) -> str:
     title = stated(scene.title or scene.view.capitalize(), graph.state)
-    return picture_of(scene, title=title, about=about)
+    return picture_of(scene, title=title, about=about, width=width)
 
 
 def references_picture(trace: Recording) -> str | None:

@@ -31,6 +31,7 @@ _TEXT_LINE: Final = 18.0
 _MEAN_WIDTH, _MEAN_WIDTH_BOLD = 0.6, 0.65  # of a character, as a share of its size
 _ROOM_FOR_WAITS: Final = 480.0
 _COLUMN_GAP: Final = 14.0
+_LEAST_PLOT: Final = 84.0  # of bars: notes may take the rest
 _APART: Final = 30.0  # above the latency
 _HISTOGRAM: Final = 54.0
 
@@ -43,10 +44,10 @@ def summary_of(figures: ProfileCard, *, width: float = 1040) -> str:
     return _Summary(figures, width).text()
 
 
-def _whole_part(text: str, room: float, *, bold: bool) -> str:
-    """Return a note, or its last fact alone if there is no room for all: no figure is cut."""
-    is_whole = width_of(text, SMALL, bold=bold) <= room
-    return text if is_whole else text.rpartition(f" {DOT} ")[2]
+def _whole_part(text: str, room: float) -> str:
+    """Return a note, or its first fact alone if there is no room for all: no figure is cut."""
+    is_whole = width_of(text, SMALL, bold=True) <= room
+    return text if is_whole else text.partition(f" {DOT} ")[0]
 
 
 def _moved(shapes: list[str], x: float, y: float) -> list[str]:
@@ -124,13 +125,15 @@ class _Summary:
         notes = [(figures.note_title, [each.note for each in figures.shares])]
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
+        left = names + 14
+        free = self._room - left - _LEAST_PLOT - _COLUMN_GAP * len(notes)
+        most = max(self._room / (2 + len(notes)), free / len(notes))
+        notes = [(head, [_whole_part(text, most) for text in texts]) for head, texts in notes]
         wide = [
-            max(width_of(text, SMALL, bold=True) for text in (head, *texts))
+            min(most, max(width_of(text, SMALL, bold=True) for text in (head, *texts)))
             for head, texts in notes
         ]
-        wide = [min(each, self._room / (2 + len(notes))) for each in wide]
         ends = [self._room - sum(wide[:at]) - _COLUMN_GAP * at for at in range(len(wide))]
-        left = names + 14
         plot = ends[-1] - wide[-1] - (_COLUMN_GAP if wide[-1] else 0) - left
         shapes: list[str] = []
         y = 0.0
@@ -148,8 +151,7 @@ class _Summary:
                 if texts[row]:
                     at = middle + SMALL * 0.36
                     style = {"role": "text", "bold": True} if each.is_odd else {}
-                    text = _whole_part(texts[row], width, bold=each.is_odd)
-                    note = canvas.note(text, end, at, width + 1, anchor="end", **style)
+                    note = canvas.note(texts[row], end, at, width + 1, anchor="end", **style)
                     shapes.append(note)
             y += self._bar + self._gap
         axis = self._axis(left, plot, y)
