@@ -36,6 +36,12 @@ from rcg.descriptors import Descriptor, exhaustion_in
 # How long after its connection a process may take to end: the kernel closes sockets first.
 EXIT_TIMEOUT_S: Final = 0.25
 
+SETTLE_S: Final = 0.5
+"""How long after the first news of an end the news of its cause may come.
+
+On one node the kernel reports a death within a millisecond. Between nodes it takes as long as a
+message of the other node's host, which is one process among many there."""
+
 _INTERVALS: Final = 3  # silence for one of these makes the kernel ask
 _PROBES_PER_INTERVAL: Final = 5
 _INFO: Final = struct.Struct("8B13I")  # the beginning of Linux's ``struct tcp_info``

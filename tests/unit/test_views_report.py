@@ -127,6 +127,13 @@ REPORTS = {
         does("a0", "waiting", "a1 (Stage)", for_s=3.0), FOR_A0, driver="idle"
     ),
     "does-not-answer": report_of(called("a0", stack=None), FOR_A0, driver="idle", asked=True),
+    # What it waits for has come, but it is stopped.
+    "waits-and-is-stopped": report_of(
+        replace(does("a0", "waiting", "a1 (Stage)", for_s=3.0), stack=None),
+        replace(FOR_A0, stack=()),
+        driver="idle",
+        asked=True,
+    ),
     "two-hold-up": report_of(
         called("a0", 2.0),
         called("a1"),

@@ -39,14 +39,12 @@ from rcg.runtime.failure import Origin
 from rcg.runtime.node import arrays
 from rcg.runtime.node.node import Node
 from rcg.trace import spans
+from rcg.wire.liveness import SETTLE_S
 
 __rcg_plumbing__ = True  # see rcg.frames
 
 _log = Log()
 
-# A communicator reports a peer's death before the driver does. If no death is reported by then, the
-# communicator itself failed.
-_CAUSE_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.005
 # How long a loop waits for those of others before it closes its groups. An aborted operation has
 # ended by then. A method may take longer; when it returns, its loop uses no communicator any more.
@@ -147,11 +145,12 @@ class Loop:
     def _is_end(self, error: BaseException) -> bool:
         """Return whether an exception only shows that the graph has ended.
 
-        A communicator may fail before the death that is the cause is known, so this waits for that.
+        A communicator may report a peer's death before the driver does, so this waits for that. If
+        no death is reported by then, the communicator itself has failed.
         """
         kind = type(error)
         if issubclass(kind, TransferFailed | CommError | TimeoutError):
-            deadline = Deadline(_CAUSE_PATIENCE_S)
+            deadline = Deadline(SETTLE_S)
             while not self._node.is_over and not deadline.expired:
                 time.sleep(_POLL_S)
         elif not issubclass(kind, GraphEnded):

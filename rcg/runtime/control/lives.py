@@ -24,13 +24,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rcg.wire.liveness import Ending, How
+from rcg.wire.liveness import SETTLE_S, Ending, How
 
-SETTLE_NS: Final = 500_000_000
-"""How long after the first news of an end the news of its cause may come.
-
-On one node the kernel reports a death within a millisecond. Between nodes it takes as long as a
-message of the other node's host, which is one process among many there."""
+SETTLE_NS: Final = round(SETTLE_S * 1e9)
 
 _RANKS: Final = {How.DIED: 0, How.EXITED: 0, How.UNREACHABLE: 1, How.LEFT: 2, How.FAILED: 3}
 _UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")

@@ -236,6 +236,10 @@ def verdict_of(
     ends = {each.label: set(ends_of(each, by_label(processes))) for each in waiting}
     endless = {label for label, found in ends.items() if not found}
     circle = [each for each in waiting if ends[each.label] <= endless]
+    # One of them may have what it waits for, and be stopped.
+    silent = [each for each in circle if asked and each.stack is None and each.process != DRIVER]
+    if silent:
+        return _blaming(silent, len(circle) - len(silent), state, asked)
     if circle:
         return Verdict(f"{', '.join(each.label for each in circle)} wait for each other")
     if in_flight:
