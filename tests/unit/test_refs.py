@@ -322,7 +322,7 @@ class Interrupted(Source):
         super().__init__()
         self._report = report
 
-    def try_fetch(self, ref: CompiledDAGRef, longest_ns: int | None) -> bool:
+    def try_fetch(self, ref: CompiledDAGRef, longest_ns: int | None, deadline: Any = None) -> bool:
         raise KeyboardInterrupt
 
     def inquire(self, within_s: float) -> Any:

@@ -218,6 +218,8 @@ class _Connection:
         # One thread alone, so that no other ends the connection before this one has said why.
         for _ in take_all(self._open):
             if not isinstance(self._connection, PacketStream):
+                with contextlib.suppress(OSError):  # else the client looks whether this one lives
+                    sockets.send(self._connection, UnknownGraph(), may_wait=False)
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)
                 continue
