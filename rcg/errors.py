@@ -45,8 +45,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 __all__ = [
     "ActorDiedError",
@@ -79,6 +79,8 @@ __all__ = [
     "UnpicklableError",
     "UnsupportedNodeError",
 ]
+
+_T = TypeVar("_T")
 
 if TYPE_CHECKING:
     # The bases for the type checker, and the placeholders if Ray does not have the name.
@@ -301,6 +303,35 @@ class ChannelTimeout(ChannelError, _RayChannelTimeout):
 
     timeout_s: float | None
     report: str | None
+
+    @classmethod
+    def polled(cls, message: str, report: Callable[[], str | None]) -> ChannelTimeout:
+        """Return the error of a wait so short that only who asks for the report has it made."""
+        made = cls(message, timeout_s=0.0)
+        del made.report
+        made.__dict__["_report"] = report
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        make = self.__dict__.pop("_report", None) if name == "report" else None
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = self.report = make()
+        if found is not None:
+            self.facts["report"] = found
+        return found
+
+    def __str__(self) -> str:
+        return _with_report(self, super().__str__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_report(self, super().__reduce__)
+
+
+def _with_report(error: ChannelTimeout, call: Callable[[], _T]) -> _T:
+    """Return what a call returns once the report is among the facts of the error."""
+    _ = error.report
+    return call()
 
 
 class MessageTooLarge(ChannelError):

@@ -21,7 +21,7 @@ from rcg.options import FOR_EVER, Deadline, timeout_from_user
 from rcg.runtime.by_reference import HeldResult
 from rcg.runtime.failure import to_exception
 from rcg.runtime.sleepers import take_all
-from rcg.runtime.watch import Watch, Watched, ahead_s, verdict_of
+from rcg.runtime.watch import Watch, Watched, ahead_s, polled, verdict_of
 from rcg.serialization import Failure
 
 # A get of several refs waits this long for one before it looks whether another has failed: first
@@ -325,7 +325,7 @@ def _fetch_within(ref: CompiledDAGRef, timeout_s: float) -> None:
     dag = ref._source
     if not timeout_s:  # its user looks again and again, and needs no report
         if not dag.try_fetch(ref, 0, _NOW):
-            raise ChannelTimeout(_NO_RESULT.format(ref.execution), timeout_s=0.0)
+            raise polled(dag, _NO_RESULT.format(ref.execution))
         return
     deadline = Deadline(timeout_s)
     # Nothing else is to be done before, and mostly the result is there by then.

@@ -3,8 +3,8 @@
 
 A wait ends at its deadline, whatever hangs, and its error has a report of what every process does.
 The processes need a moment to say that. So they are asked shortly before the deadline, while the
-wait goes on, and the report has what they have answered by then. Nobody is asked for a wait that is
-too short for that, and one that polls has no report at all.
+wait goes on, and the report has what they have answered by then. Nobody is asked for a wait that
+only polls, whose report is made if somebody reads it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from typing import Final, Protocol
 
 from rcg.errors import ChannelTimeout, OutOfThreads
@@ -22,9 +23,10 @@ from rcg.text import time_text
 from rcg.threads import start_thread
 
 _MOST_PATIENCE_S: Final = 60.0  # a ``get`` says by then what it waits for, however long others took
-_LEAST_TO_ASK_S: Final = 0.1  # a shorter wait asks nobody
-_LEAST_TO_REPORT_S: Final = 0.02  # a shorter one polls: its user looks again
+POLL_S: Final = 0.02
+"""Who waits no longer than this looks again: a report is made if somebody reads it."""
 _AHEAD: Final = 0.25  # the part of a wait that is left when the processes are asked
+_LEAST_AHEAD_S: Final = 0.05  # if that is at most half of the wait
 
 
 class Inquiry(Protocol):
@@ -141,14 +143,14 @@ class Watch:
             self._graph.report_after_s = max(after_s, min(2 * waited_s, _MOST_PATIENCE_S))
 
     def report(self) -> str | None:
-        """Return what every process does, as far as they have said so; None if it only polled."""
-        if (self._deadline.timeout_s or 0.0) < _LEAST_TO_REPORT_S:
-            return None
+        """Return what every process does, with what those have said that were asked."""
         return (self._inquiry or self._graph.inquire(0.0)).text()
 
     def error(self, what: str) -> ChannelTimeout:
         """Return the error of a wait whose time is up, with a report of the graph."""
         timeout_s = self._deadline.timeout_s or 0.0
+        if timeout_s <= POLL_S:
+            return polled(self._graph, what)
         return ChannelTimeout(
             f"{what} after {timeout_s:g} s. Nothing is lost: call again to go on waiting."
             f"{turns.why_waiting(self._graph.get_id())}",
@@ -160,11 +162,23 @@ class Watch:
         return time.monotonic() - self._began_s
 
 
+def polled(graph: Watched, what: str) -> ChannelTimeout:
+    """Return the error of a wait that polls: what a report costs is paid by who reads it."""
+    reference = weakref.ref(graph)
+
+    def report() -> str | None:
+        found = reference()
+        return None if found is None else found.inquire(0.0).text()
+
+    return ChannelTimeout.polled(what, report)
+
+
 def ahead_s(graph: Watched, timeout_s: float | None) -> float:
     """Return how long before its end a wait asks the processes of its graph; 0 if it does not."""
-    if timeout_s is None or timeout_s < _LEAST_TO_ASK_S:
+    if timeout_s is None or timeout_s <= POLL_S:
         return 0.0
-    return min(graph.answers_within_s, timeout_s * _AHEAD)
+    least_s = min(timeout_s / 2, _LEAST_AHEAD_S)
+    return min(graph.answers_within_s, max(timeout_s * _AHEAD, least_s))
 
 
 def say_why(graph: Watched, result: Result, waited_s: float) -> None:

@@ -41,7 +41,8 @@ def test_ours_comes_before_every_foreign_base(cls):
     first_foreign = cls.__mro__.index(errors.RcgError) + 1
     assert all(issubclass(base, errors.RcgError) for base in cls.__mro__[:first_foreign])
     assert not any(issubclass(base, errors.RcgError) for base in cls.__mro__[first_foreign:])
-    assert cls.__str__ in (errors.RcgError.__str__, errors.InternalError.__str__)
+    own = errors.RcgError, errors.InternalError, errors.ChannelTimeout
+    assert cls.__str__ in [each.__str__ for each in own]
     assert cls.__reduce__ is errors.RcgError.__reduce__
 
 
