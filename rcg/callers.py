@@ -69,6 +69,12 @@ def end_at_caller(error: BaseException) -> None:
         BaseException.with_traceback(error, trace)  # a user's class may have its own
 
 
+def leave_out_caller(error: BaseException) -> None:
+    """Take the frame of the caller off the traceback of an exception that it passes on."""
+    trace = trace_of(error)
+    BaseException.with_traceback(error, trace and trace.tb_next)
+
+
 _MEANT: Final = (RcgError, KeyboardInterrupt, RayTaskError)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rcg import cluster
-from rcg.callers import at_users_line, end_at_caller
+from rcg.callers import at_users_line, end_at_caller, leave_out_caller
 from rcg.errors import SignatureError
 from rcg.options import Deadline, timeout_from_user
 from rcg.rdt.refs import TensorRef, get_tensors, put_tensors
@@ -55,9 +55,13 @@ def get(object_refs: Any, *, timeout: float | None = None, **options: Any) -> An
         Exception: The exception of the user's method, in its own type. For a list it is raised as
             soon as any member has failed.
     """
-    try:
-        if isinstance(object_refs, CompiledDAGRef) and not options:
+    if isinstance(object_refs, CompiledDAGRef) and not options:
+        try:
             return object_refs.get() if timeout is None else object_refs.get(timeout)
+        except BaseException as error:
+            leave_out_caller(error)  # the rest of the traceback is as it should be
+            raise
+    try:
         return _get(object_refs, timeout, options)
     except BaseException as error:
         end_at_caller(error)
