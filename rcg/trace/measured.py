@@ -185,7 +185,7 @@ class Measured:
     @cached_property
     def replays(self) -> Replays:
         """Replays of what was measured; raises TraceError if nothing was."""
-        return Replays(self.table, self.costs, self.executions)
+        return Replays(self.table, self.costs, self.executions, lambda: self.shares)
 
     @cached_property
     def verdict(self) -> Verdict | None:

@@ -58,11 +58,14 @@ def without_input(graph):
 def test_the_unchanged_replay_of_a_simulated_timeline_is_that_timeline(made: Simulated):
     count = made.simulation.executions
     seen = measure(made.graph)
-    found = Replays(seen.table, seen.costs, seen.executions, count).what_if()
+    found = Replays(seen.table, seen.costs, seen.executions, lambda: seen.shares, count).what_if()
     assert found.window == made.window
     assert found.measured_throughput == found.baseline_throughput == found.throughput
     assert found.error_percent is None or found.error_percent == 0
     assert found.measured_latency_ns == found.baseline_latency_ns == found.latency_ns
+    for lane in seen.shares.lanes:  # as the other figures say, and it changes nothing
+        before, after = found.busy.get(lane.label, (lane.busy, lane.busy))
+        assert before == lane.busy and after == pytest.approx(before)
     again = {(s.process, s.op, s.execution): (s.start, s.end) for s in found.simulation.timeline}
     for span in made.simulation.timeline:
         assert again[span.process, span.op, span.execution] == (span.start, span.end)

@@ -211,6 +211,8 @@ def check_picture(svg: str) -> None:
             long, high = (float(element.get(name, "0")) for name in ("width", "height"))
             assert -0.5 <= x <= x + long <= width + 0.5, (element.attrib, x, width)
             assert -0.5 <= y <= y + high <= height + 0.5, (element.attrib, y, height)
+        elif element.tag.endswith("}circle"):  # of a chart whose time begins at 0
+            assert float(element.get("cx", "0")) >= -0.5, element.attrib
     for text, start, _, end, foot in texts:
         assert start >= -0.5 and end <= width + 0.5, (text, start, end)
         assert 0 < foot < height, (text, foot)

@@ -77,6 +77,11 @@ class LaneShares:
         return self.compute_ns + self.communication_ns + self.serialization_ns
 
     @property
+    def busy(self) -> float:
+        """The share of the time, from 0 to 1, that it was busy."""
+        return self.busy_ns / (self.duration_ns or 1)
+
+    @property
     def duration_ns(self) -> int:
         """The sum of the five times."""
         return self.busy_ns + self.waiting_ns + self.idle_ns
@@ -121,7 +126,7 @@ class Shares:
     @property
     def busiest(self) -> float:
         """The share of the time, from 0 to 1, that the busiest process was busy."""
-        return max((each.busy_ns / (each.duration_ns or 1) for each in self.lanes), default=0.0)
+        return max((each.busy for each in self.lanes), default=0.0)
 
 
 def shares_of(

@@ -16,7 +16,7 @@ This room must know neither Ray nor how results are shown, except as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -47,6 +47,7 @@ from rcg.trace.analysis.costs import Cost, MeasuredCosts
 from rcg.trace.analysis.critical import text_of
 from rcg.trace.analysis.events import EventTable
 from rcg.trace.analysis.executions import Executions, executions_of
+from rcg.trace.analysis.shares import Shares
 from rcg.trace.analysis.spread import half_width, is_noise
 from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
@@ -219,6 +220,7 @@ class Replays:
         table: The events of the graph.
         measured: The measured costs of its ops.
         executions: Its executions.
+        shares: Returns where the time of its processes went.
         count: Number of executions to simulate; None for 64, or fewer of a large plan.
 
     Raises:
@@ -230,6 +232,7 @@ class Replays:
         table: EventTable,
         measured: MeasuredCosts,
         executions: Executions,
+        shares: Callable[[], Shares],
         count: int | None = None,
     ) -> None:
         if not measured.costs:
@@ -240,6 +243,7 @@ class Replays:
         self.table = table
         self.graph = table.graph
         self.executions = executions
+        self._shares = shares
         self.measured = measured
         self._ops = sum(len(program.ops) for program in self.graph.plan.programs)
         self._count = max(16, min(64, _REPLAYED_OPS // self._ops)) if count is None else count
@@ -339,7 +343,6 @@ class Replays:
             None if now is None or not before or known is None else known * (now / before)
             for now, before, known in figures
         )
-        off = _ratio(real[0], base[0]) or 1.0
         count = _BATCH + max(window, measured.window)
         return WhatIf(
             changes,
@@ -351,9 +354,10 @@ class Replays:
             simulation=simulation,
             graph_id=graph.graph_id,
             notes=tuple(dict.fromkeys((*_missing(graph, measured), *notes, *more))),
+            # As for the other figures: what was measured, and that times the ratio of the replays.
             busy={
-                lane.label: (min(was[lane.process] * off, 1.0), min(now * off, 1.0))
-                for lane in graph.lanes
+                lane.label: (lane.busy, min(lane.busy * (now / (was[lane.process] or 1.0)), 1.0))
+                for lane in self._shares().lanes
                 if (now := busy.get(lane.process)) is not None
             },
             batch_speedups=tuple(

@@ -341,7 +341,8 @@ class _Picture:
         found = []
         for link in self._shown(COLLECTIVE):
             middles = sorted({band.middle for band in self._bands_of(link)})
-            if len(middles) > 1:
+            # It is drawn where it began, which may be before the picture does.
+            if len(middles) > 1 and links.begin[link] >= self._scene.begin:
                 found.append((self._x(float(links.begin[link])), middles))
         if not found:
             return [], []
