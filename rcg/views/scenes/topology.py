@@ -54,6 +54,7 @@ _BULGE: Final = 12.0  # of lines inside a card
 _FRAME_HEAD: Final = 26.0
 _ASIDE: Final = 8.0  # between a name and the time beside it
 _ABOVE, _BELOW = -6, 15  # a line: the base of a text
+_BEYOND: Final = 20  # how far a text on a line may reach beyond the boxes: less than the margin
 _TIP: Final = 8.0  # the length of an arrow, which no text covers
 _ROUND: Final = 8.0  # the radius of a line's corners
 _LEAST_BYTES, _MOST_BYTES = 1e3, 1e9  # of the thinnest and of the widest line
@@ -465,7 +466,8 @@ class _Drawing:
             left, right = ends[::-1] if lines[at].is_back else ends
             for x, y in _places(layout.routes[at], width, is_left=used[left] <= used[right]):
                 ground = Rect(round(x - 2), y - SMALL + 1, ceil(width + 4), SMALL + 1.5)
-                if not any(ground.overlaps(other) for other in taken):
+                is_inside = -_BEYOND <= ground.x <= layout.width + _BEYOND - ground.width
+                if is_inside and not any(ground.overlaps(other) for other in taken):
                     taken.append(ground)
                     said.update((*end, text) for end in ends)
                     found[at] = Label(text, x, y, width + 1, is_faint=True), ground
