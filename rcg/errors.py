@@ -330,7 +330,7 @@ class ChannelTimeout(ChannelError, _RayChannelTimeout):
 
 def _with_report(error: ChannelTimeout, call: Callable[[], _T]) -> _T:
     """Return what a call returns once the report is among the facts of the error."""
-    _ = error.report
+    getattr(error, "report", None)  # Ray's wrapper of an error has none of its own
     return call()
 
 

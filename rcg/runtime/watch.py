@@ -15,6 +15,7 @@ import time
 import weakref
 from typing import Final, Protocol
 
+from rcg.error_text import shielded
 from rcg.errors import ChannelTimeout, OutOfThreads
 from rcg.options import Deadline
 from rcg.progress import notice
@@ -168,7 +169,9 @@ def polled(graph: Watched, what: str) -> ChannelTimeout:
 
     def report() -> str | None:
         found = reference()
-        return None if found is None else found.inquire(0.0).text()
+        if found is None:
+            return None
+        return shielded(found.inquire(0.0).text, otherwise=None)  # no part of the wait
 
     return ChannelTimeout.polled(what, report)
 

@@ -252,6 +252,19 @@ def test_a_timeout_shows_the_owners_report_and_loses_nothing(stages, caller, gat
         assert rcg.get(caller.finish.remote()) == 0
 
 
+@pytest.mark.parametrize("limit_s", [0, 0.3])
+def test_a_caller_hears_from_the_owner_that_there_is_no_room(stages, caller, gate, limit_s):
+    """Also where it does not wait for room: the question itself takes a moment."""
+    with compile_gated(*stages(2), gate, submit_timeout=limit_s) as graph:
+        give(graph, caller)
+        for _ in range(10):
+            rcg.get(caller.start.remote(0))
+        kinds, text = rcg.get(caller.try_run.remote(0))
+        assert "RayChannelTimeoutError" in kinds
+        assert "there was no room for another execution" in text and "pass_gate_when" in text
+        gate.open()
+
+
 def test_teardown_by_the_owner_is_an_error_at_each_caller(stages, callers, caller, gate):
     graph = compile_gated(*stages(2), gate)
     give(graph, *callers)

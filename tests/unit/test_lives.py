@@ -57,7 +57,10 @@ class News:
             case Left(ending):
                 self._end(process, End(at_ns, ending))
             case Unseen():
-                self._end(process, End(at_ns, Ending(How.UNREACHABLE, "its node's host"), True))
+                self._end(
+                    process,
+                    End(at_ns, Ending(How.UNREACHABLE, "the host of its node has ended"), True),
+                )
             case Stopped() if self.causes:
                 self.over.add(process)
             case Stopped():
@@ -81,7 +84,7 @@ class News:
         if not self.causes:
             return None
         settled_ns = min(end.at_ns for end in self.causes.values()) + SETTLE_NS
-        in_time = {p: end for p, end in self.causes.items() if end.at_ns <= settled_ns}
+        in_time = {p: end for p, end in self.causes.items() if end.at_ns < settled_ns}
         blamed = {p: end for p, end in in_time.items() if not end.is_unseen} or in_time
         for rank, hows in enumerate(ORDER):
             for process, end in blamed.items():

@@ -29,6 +29,7 @@ from rcg.wire.liveness import SETTLE_S, Ending, How
 SETTLE_NS: Final = round(SETTLE_S * 1e9)
 
 _RANKS: Final = {How.DIED: 0, How.EXITED: 0, How.UNREACHABLE: 1, How.LEFT: 2, How.FAILED: 3}
+_UNSEEN: Final = "the host of its node has ended"
 _UNASKED: Final = Ending(How.FAILED, "it ended without a request to stop")
 
 
@@ -183,7 +184,7 @@ class Lives:
             return None
         ends_ns = first_ns + SETTLE_NS
         known: Mapping[str, Ending] = self.gone.copy()
-        in_time = [process for process in known if self.gone_ns[process] <= ends_ns]
+        in_time = [process for process in known if self.gone_ns[process] < ends_ns]
         in_time = [process for process in in_time if process not in self._unseen] or in_time
         process = min(in_time, key=lambda each: _RANKS[known[each].how])  # the first of a rank
         if at_ns < ends_ns and _RANKS[known[process].how]:
@@ -243,7 +244,7 @@ class Lives:
                 return self._end(process, ending, at_ns)
             case Unseen():
                 self._unseen.add(process)
-                return self._end(process, Ending(How.UNREACHABLE, "its node's host"), at_ns)
+                return self._end(process, Ending(How.UNREACHABLE, _UNSEEN), at_ns)
 
     def on_time(self, at_ns: int) -> list[Action]:
         """Return what is to be done now, though nothing new has happened."""

@@ -58,6 +58,7 @@ from rcg.threads import run_behind, start_behind
 _MAX_LOOP_TURNS: Final = 20
 # Statistics wait so long for other nodes, which answer in less than a millisecond.
 _NODES_PATIENCE_S: Final = 0.5
+_ANSWER_S: Final = 0.05  # for the answer to a handle that there is no room
 UNSET: Final[Any] = object()
 
 
@@ -190,7 +191,9 @@ class Engine:
         if self.session.is_over:
             raise self.session.end_error()
         refs = [CompiledDAGRef(self, buffer) for buffer in self._buffers]
-        self._submission.submit(self._submission.join(encoded), refs)
+        # The other process waits as long for the answer, and has to hear why there is no room.
+        early_s = min(_ANSWER_S, (self.session.options.submit_timeout_s or 0.0) / 10)
+        self._submission.submit(self._submission.join(encoded), refs, early_s)
         return refs
 
     def has_ended(self) -> bool:

@@ -237,8 +237,10 @@ class Submission:
             raise self._session.public(signal) from None
         return self._submit_later(Inputs([encoded], started_ns, now_ns()), refs)
 
-    def submit(self, inputs: Inputs, refs: Any) -> Any:
+    def submit(self, inputs: Inputs, refs: Any, early_s: float = 0.0) -> Any:
         """Submit one execution, waiting for room and for memory; returns its refs.
+
+        It ends so long before the submit timeout, if there is no room.
 
         Raises:
             ChannelTimeout: There was none within the submit timeout; nothing was submitted.
@@ -248,7 +250,7 @@ class Submission:
         """
         if inputs.references:
             self.hold(inputs, refs)
-            return self._submit_later(inputs, refs)
+            return self._submit_later(inputs, refs, early_s)
         frames, window = self._frames(inputs), self.window
         started_ns = inputs.started_ns  # encoding has just ended
         try:
@@ -263,16 +265,17 @@ class Submission:
             pass
         except Signal as signal:
             raise self._session.public(signal) from None
-        return self._submit_later(inputs, refs)
+        return self._submit_later(inputs, refs, early_s)
 
     def _frames(self, inputs: Inputs) -> tuple[Any, ...]:
         """Return a ``(writer, *encoded)`` for each input channel."""
         pairs = zip(self._writers, inputs.values, strict=True)
         return tuple([(writer, *value) for writer, value in pairs])
 
-    def _submit_later(self, inputs: Inputs, refs: Any) -> Any:
+    def _submit_later(self, inputs: Inputs, refs: Any, early_s: float = 0.0) -> Any:
         """Submit one execution, waiting for what is in the way; see ``submit``."""
-        deadline = Deadline(self._session.options.submit_timeout_s)
+        limit_s = self._session.options.submit_timeout_s
+        deadline = Deadline(None if limit_s is None else max(0.0, limit_s - early_s))
         watch = watch_of_submitting(refs, deadline)
         try:
             for execution in self.attempts(inputs, refs):

@@ -39,6 +39,9 @@ from rcg.threads import to_thread
 from rcg.wire.messages import Execute
 from rcg.wire.payloads import PreparedPayloads
 
+_TRIP_S: Final = 0.01  # for a question and its answer
+_LEAST_S: Final = 0.1  # for connecting, and for a question: also with a submit timeout of 0
+
 # Connections to the owners of graphs, by graph. Without a lock: two threads that connect at the
 # same moment have a connection each.
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
@@ -96,7 +99,7 @@ class CompiledDAGHandle:
             ChannelBroken: The process that compiled the graph is gone.
             OutOfDescriptors: There is none left, in this process or in that one.
         """
-        deadline = Deadline(self._facts.submit_timeout_s)
+        deadline = self._deadline()
         client = self._connect(deadline.remaining_s())
         values, references = lower_inputs(
             self._facts.signature.values(args, kwargs), _no_readers, deadline.remaining_s()
@@ -107,7 +110,7 @@ class CompiledDAGHandle:
         try:
             left_s = deadline.remaining_s()
             if not client.wait(lambda: reply.is_done or client.error is not None, left_s):
-                raise self._late(deadline)
+                raise self._late()
             return self._refs(client, reply)
         except BaseException:
             client.abandon(reply)
@@ -128,14 +131,14 @@ class CompiledDAGHandle:
             raise
 
     async def _execute_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        deadline = Deadline(self._facts.submit_timeout_s)
+        deadline = self._deadline()
         try:
             async with asyncio.timeout(deadline.remaining_s()):
                 return await self._submit_async(args, kwargs, deadline)
         except TimeoutError as error:
             if isinstance(error, RcgError):
                 raise
-            raise self._late(deadline) from None
+            raise self._late() from None
 
     async def _submit_async(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], deadline: Deadline
@@ -164,10 +167,15 @@ class CompiledDAGHandle:
             client.abandon(reply)
             raise
 
-    def _late(self, deadline: Deadline) -> ChannelTimeout:
+    def _deadline(self) -> Deadline:
+        """Return when an ``execute`` ends: the owner's answer is on its way for a moment."""
+        limit_s = self._facts.submit_timeout_s
+        return Deadline(None if limit_s is None else max(limit_s + _TRIP_S, _LEAST_S))
+
+    def _late(self) -> ChannelTimeout:
         """Return the error of an ``execute`` to which the owner has not answered in time."""
         why = "it may be stopped, or have no room. The execution may still begin"
-        return no_answer(self._facts, why, deadline.timeout_s or 0.0)
+        return no_answer(self._facts, why, self._facts.submit_timeout_s or 0.0)
 
     @at_users_line
     def map(self, *inputs: Any, in_flight: int | None = None, **keywords: Any) -> MapResults:
