@@ -134,7 +134,8 @@ class Watch:
             self._result = None  # once
             say_why(self._graph, result, after_s)
         left_s = self._deadline.remaining_s()
-        if self._inquiry is None and left_s is not None and left_s <= self._ahead_s:
+        is_to_ask = self._ahead_s > 0 and self._inquiry is None
+        if is_to_ask and left_s is not None and left_s <= self._ahead_s:
             self._inquiry = self._graph.inquire(left_s)
 
     def end(self) -> None:
