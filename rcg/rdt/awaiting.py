@@ -14,6 +14,7 @@ All are daemons: the interpreter does not wait for them when it ends.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -158,8 +159,8 @@ def _next(key: Hashable, lane: _Lane) -> _Job | None:
         with _lock:
             lane.idle -= 1
     with _lock:
-        if not lane.jobs.empty():
-            return lane.jobs.get()
+        with contextlib.suppress(Empty):  # it may have come since; another thread may take it
+            return lane.jobs.get_nowait()
         lane.threads -= 1
         if not lane.threads:
             _lanes.pop(key, None)

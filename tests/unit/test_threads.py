@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,6 +243,19 @@ def test_threads_that_have_nothing_to_do_end_one_by_one():
     assert not awaiting._lanes
 
 
+class Raced(SimpleQueue[Any]):
+    """Jobs that another thread takes once it has been seen that there are some."""
+
+    def empty(self) -> bool:
+        return False
+
+
+def test_a_thread_does_not_wait_under_the_lock_of_all_for_what_another_one_took(monkeypatch):
+    monkeypatch.setattr(awaiting, "SimpleQueue", Raced)
+    assert awaiting.submit("holder", lambda: 3).result(GUARD_S) == 3
+    until(lambda: not awaiting._lanes)
+
+
 def test_ctrl_c_while_a_thread_is_started_counts_none_that_does_not_run():
     def submit() -> None:
         awaiting.submit("holder", int).result(GUARD_S)
@@ -287,18 +301,13 @@ def test_what_no_thread_can_wait_for_is_awaited_once_threads_are_there_again(ray
 
 
 def test_one_thread_awaits_all_that_exceed_the_threads_or_their_futures_raise(ray):
-    before = set(threading.enumerate())  # another test's may last
     waiting = [future(number) for number in range(awaiting._MOST)]
     with no_threads():
         assert lacks(future(100).exception(GUARD_S))
     late = future(101)
     ray.made.update(range(awaiting._MOST))
     assert [each.result(GUARD_S) for each in waiting] == [*range(awaiting._MOST)]
-    until(
-        lambda: (
-            "rcg-pull" not in {each.name for each in threading.enumerate() if each not in before}
-        )
-    )
+    until(lambda: awaiting.holders_of([]) not in awaiting._lanes)  # nobody opens values any more
     with no_threads():  # the thread that looks after all others has this one, too
         later = future(102)
         # No thread can open this value: its future gets the error, and the waiting thread goes on.
