@@ -122,9 +122,14 @@ class Simulation:
     @property
     def period(self) -> float:
         """The mean time from one completion to the next; of one execution, its duration."""
+        return self.period_without(0)
+
+    def period_without(self, executions: int) -> float:
+        """Return the same without so many executions at the beginning and at the end."""
         last = len(self.plan.program(DRIVER).ops) - 1
         ends = [each.end for each in self.timeline if each.op == last and each.process == DRIVER]
-        return (max(ends) - min(ends)) / (len(ends) - 1) if len(ends) > 1 else self.duration
+        ends = sorted(ends)[executions : len(ends) - executions]
+        return (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else self.duration
 
     def first(self, executions: int) -> Simulation:
         """Return the beginning, with so many executions."""
@@ -202,8 +207,9 @@ def simulated_period(
     *,
     window: int,
     is_driver_draining: bool = True,
+    without: int = 0,
 ) -> float:
-    """Return ``simulate(...).period`` in less time, of a plan that was simulated before.
+    """Return ``simulate(...).period_without(without)`` in less time.
 
     At least two executions are simulated, because one has no period but a duration.
 
@@ -213,10 +219,10 @@ def simulated_period(
     count = executions if is_driver_draining else max(executions, window)
     run = _Run(plan, costs, count, window, is_driver_draining, has_timeline=False)
     if run.to_end():
-        return Simulation(plan, run.timeline(), count).period
+        return Simulation(plan, run.timeline(), count).period_without(without)
     # The error shows the ops.
     again = simulate(plan, costs, count, window=window, is_driver_draining=is_driver_draining)
-    return again.period
+    return again.period_without(without)
 
 
 def check_deadlock_free(plan: Plan) -> None:

@@ -338,7 +338,7 @@ class Advisor:
         now, limit = replays.measured.window, replays.graph.limit
         most = max(2 * now, 16)
         known = [each for each in (*_WINDOWS, now) if each <= most]
-        windows = sorted({each for each in known if replays.is_long_with(each + 1)})
+        windows = sorted({each for each in known if not replays.is_too_long_with(each + 1)})
         if now not in windows:
             return
         enough = (1 - _LEAST_GAIN / 2) * replays.rate_at(windows[-1])

@@ -40,7 +40,6 @@ from rcg.trace.analysis.events import KINDS, NONE, WRITE, EventTable, TimeKind
 from rcg.trace.analysis.executions import UNSEEN, Executions
 from rcg.trace.analysis.intervals import MIN_INT64, Ints, Times
 from rcg.trace.analysis.spread import BATCHES, LEAST, batch_edges
-from rcg.trace.model import GraphTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def costs_of(dependencies: Dependencies, executions: Executions) -> MeasuredCost
             if len(inside[0]):
                 batch[place] = _cost(shape, list(inside), then)
     user_ns, is_parallel = _driver(table)
-    return MeasuredCosts(found, user_ns, is_parallel, _window(graph, executions), batches)
+    return MeasuredCosts(found, user_ns, is_parallel, executions.window, batches)
 
 
 def _cost(shape: int, parts: list[Times], woke: Times) -> Cost:
@@ -178,22 +177,6 @@ def _driver(table: EventTable) -> tuple[float, bool]:
     timed = rows[~(table.codes[rows] & (table.shape[rows] == WRITE))]
     start, end = table.start_ns[timed], np.maximum.accumulate(table.end_ns[timed])
     return user_ns, bool((start[1:] < end[:-1]).any())
-
-
-def _window(graph: GraphTrace, executions: Executions) -> int:
-    """Return the largest number of executions in flight at a submission, with the new one."""
-    fetched = executions.fetched_ns != UNSEEN
-    submitted = executions.submitted_ns != UNSEEN
-    when = np.maximum.accumulate(executions.fetched_ns[fetched])
-    index, at = executions.index[submitted], executions.submitted_ns[submitted]
-    most = max(1, min(graph.limit, len(executions)))
-    if not len(index) or not len(when):
-        return most
-    number = np.searchsorted(when, at, side="right")
-    last = executions.index[fetched][np.maximum(number - 1, 0)]
-    # Executions before the first one in the trace are assumed to be over.
-    in_flight = np.where(number > 0, index - last, index - executions.index[0] + 1)
-    return int(np.clip(in_flight.max(), 1, most))
 
 
 def call_costs_of(costs: Iterable[tuple[Plan, Mapping[Place, Cost]]]) -> CallCosts:

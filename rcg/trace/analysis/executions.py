@@ -24,7 +24,7 @@ This room must know neither shares nor paths.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, overload
 
@@ -38,7 +38,7 @@ from rcg.table import Table
 from rcg.text import cut, plural, time_text
 from rcg.trace.analysis.events import EventTable, TimeKind
 from rcg.trace.analysis.intervals import MIN_INT64, Cover, Ints, Times
-from rcg.trace.analysis.spread import LEAST, batch_edges, half_width, spread_of
+from rcg.trace.analysis.spread import BATCHES, LEAST, batch_edges, half_width, spread_of
 
 UNSEEN: Final = MIN_INT64
 """Stands for a time that is not in the trace."""
@@ -85,6 +85,7 @@ class Executions(Displayed):
             driver's Read ended. Or ``UNSEEN``.
         fetched_ns: When the driver's last Read ended, or ``UNSEEN``.
         encoded_ns: Time of encoding the inputs, if that happened before writing them.
+        window: The largest number in flight at a submission, with the new one.
     """
 
     index: Ints
@@ -92,6 +93,7 @@ class Executions(Displayed):
     completed_ns: Times
     fetched_ns: Times
     encoded_ns: Times
+    window: int = 1
 
     def __len__(self) -> int:
         return len(self.index)
@@ -151,11 +153,19 @@ class Executions(Displayed):
     def throughput(self) -> float | None:
         """Executions per second; None if unknown.
 
-        This is the number of executions after the first completion up to the last, divided by the
-        time between the two. With a single execution it is 1 divided by its latency.
+        This is a number of executions divided by the time from completion to completion, up to the
+        last one. The first ``window`` fill the graph at another rate, and are left out if twice as
+        many follow. Those in flight together may complete in bursts, so the number is a multiple of
+        ``window``, if there are as many:
+
+        ```
+        completions   1 2 3     1 2 3       1 2 3       1 2 3    of 3 in flight
+                          `-----------------------------------'  9 executions
+        ```
+
+        With a single execution it is 1 divided by its latency.
         """
-        seen = self.completed_ns != UNSEEN
-        index, completed = self.index[seen], self.completed_ns[seen]
+        index, completed = self._rounds
         if len(index) > 1:
             count, took = int(index[-1] - index[0]), int(completed.max() - completed.min())
         else:
@@ -163,11 +173,24 @@ class Executions(Displayed):
         return count * 1e9 / took if took > 0 else None
 
     @cached_property
+    def _rounds(self) -> tuple[Ints, Times]:
+        """The completions that ``throughput`` counts, after the first of them: indexes, times."""
+        seen = self.completed_ns != UNSEEN
+        index, completed = self.index[seen], self.completed_ns[seen]
+        count, window = len(index) - 1, self.window
+        filling = window - 1 if count >= 3 * window - 1 else 0
+        first = filling + (count - filling) % window if count >= window else 0
+        return index[first:], completed[first:]
+
+    @cached_property
     def throughput_spread(self) -> float | None:
         """How far ``throughput`` may be off (``spread.py``); None of too few executions."""
-        seen = self.completed_ns != UNSEEN
-        index, completed = self.index[seen], np.maximum.accumulate(self.completed_ns[seen])
+        index, completed = self._rounds
+        completed = np.maximum.accumulate(completed)
+        windows = (len(index) - 1) // self.window
         edges = batch_edges(len(index) - 1)
+        if windows >= BATCHES:
+            edges = batch_edges(windows) * self.window
         if len(index) <= LEAST or not np.diff(completed[edges]).all():
             return None
         return half_width(1e9 * np.diff(index[edges]) / np.diff(completed[edges]))
@@ -231,7 +254,7 @@ class Executions(Displayed):
             each - np.where(each == UNSEEN, 0, origin_ns)
             for each in (self.submitted_ns, self.completed_ns, self.fetched_ns)
         )
-        return Executions(self.index, submitted, completed, fetched, self.encoded_ns)
+        return replace(self, submitted_ns=submitted, completed_ns=completed, fetched_ns=fetched)
 
     @cached_property
     def first_submission_ns(self) -> int | None:
@@ -319,7 +342,24 @@ def executions_of(table: EventTable) -> Executions:
     begun, over = _first(submitted, len(index)), _last(completed, len(index))
     over = np.where((begun == UNSEEN) | (over == UNSEEN), over, np.maximum(over, begun))
     apart = _apart(submitted, encoded, len(index))
-    return Executions(index, begun, over, _last(fetched, len(index)), apart)
+    last = _last(fetched, len(index))
+    window = _window(index, begun, last, graph.limit)
+    return Executions(index, begun, over, last, apart, window)
+
+
+def _window(index: Ints, submitted_ns: Times, fetched_ns: Times, limit: int) -> int:
+    """Return the largest number of executions in flight at a submission, with the new one."""
+    fetched, submitted = fetched_ns != UNSEEN, submitted_ns != UNSEEN
+    when = np.maximum.accumulate(fetched_ns[fetched])
+    at, number = submitted_ns[submitted], index[submitted]
+    most = max(1, min(limit, len(index)))
+    if not len(at) or not len(when):
+        return most
+    before = np.searchsorted(when, at, side="right")
+    last = index[fetched][np.maximum(before - 1, 0)]
+    # Executions before the first one in the trace are assumed to be over.
+    in_flight = np.where(before > 0, number - last, number - index[0] + 1)
+    return int(np.clip(in_flight.max(), 1, most))
 
 
 def _known_time(time: np.int64) -> int | None:

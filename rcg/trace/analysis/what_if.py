@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -53,9 +53,8 @@ from rcg.trace.model import EVENT, NO_PEER, Events, GraphTrace, LaneTrace
 
 _MAX_CHANGES_CHARS: Final = 100
 _REPLAYED_OPS: Final = 25_000  # in one replay, about
-_WINDOWED_OPS: Final = 100_000  # in one with another number in flight
-_TIMES_WINDOW: Final = 8  # how many windows such a replay has
-_LEAST_WINDOWS: Final = 3  # how many that of a large plan has
+_WINDOWED_OPS: Final = 100_000  # in one with many in flight
+_LEAST_WINDOWS: Final = 3  # how many windows a replay has, but of a large plan
 _BATCH: Final = 8  # executions in the replay of a batch, besides those that fill the pipeline
 
 _MOST_NEAR: Final = 3  # names that one may have meant
@@ -221,7 +220,7 @@ class Replays:
         measured: The measured costs of its ops.
         executions: Its executions.
         shares: Returns where the time of its processes went.
-        count: Number of executions to simulate; None for 64, or fewer of a large plan.
+        count: Number of executions to simulate; None for about 64, or fewer of a large plan.
 
     Raises:
         TraceError: The trace holds no events of the graph.
@@ -246,9 +245,7 @@ class Replays:
         self._shares = shares
         self.measured = measured
         self._ops = sum(len(program.ops) for program in self.graph.plan.programs)
-        self._count = max(16, min(64, _REPLAYED_OPS // self._ops)) if count is None else count
-        self._found: dict[int, list[float]] = {}
-        self._replayed: dict[int, _Unchanged] = {}
+        self._count = count
 
     def what_if(
         self,
@@ -290,14 +287,14 @@ class Replays:
         }
         return self.with_changes(tuple(changes), changed, in_flight)
 
-    def _unchanged(self, executions: int) -> _Unchanged:
-        """Return the replay without changes of so many executions, of as many as with changes."""
-        if executions not in self._replayed:
-            window = self.measured.window
-            simulation, notes = _replay(self.graph.plan, self.measured, window, executions)
-            figures = _figures(simulation)
-            self._replayed[executions] = figures, notes, _busy(simulation)
-        return self._replayed[executions]
+    @cached_property
+    def _unchanged(self) -> _Unchanged:
+        """The replay without changes."""
+        window = self.measured.window
+        simulation, notes = _replay(
+            self.graph.plan, self.measured, window, self.executions_with(window)
+        )
+        return _figures(simulation, window), notes, _busy(simulation)
 
     def with_changes(
         self,
@@ -331,19 +328,16 @@ class Replays:
             }
             return replace(measured, costs=scaled, user_ns=user_ns)
 
-        executions = max(self._count, window)
-        if in_flight is not None:
-            executions = max(executions, self.executions_with(window))
-        simulation, more = _replay(plan, changed(instead or measured.costs), window, executions)
+        costs, executions = changed(instead or measured.costs), self.executions_with(window)
+        simulation, more = _replay(plan, costs, window, executions)
         busy = _busy(simulation)
-        base, notes, was = self._unchanged(executions)
+        base, notes, was = self._unchanged
         real = self.executions.throughput, self.executions.latency_at(50)
-        figures = zip(_figures(simulation), base, real, strict=True)
+        figures = zip(_figures(simulation, window), base, real, strict=True)
         throughput, latency_ns = (
             None if now is None or not before or known is None else known * (now / before)
             for now, before, known in figures
         )
-        count = _BATCH + max(window, measured.window)
         return WhatIf(
             changes,
             window,
@@ -362,8 +356,8 @@ class Replays:
             },
             batch_speedups=tuple(
                 before
-                / max(_period(plan, changed({**measured.costs, **costs}), window, count), 1.0)
-                for costs, before in zip(measured.batches, self._periods(count), strict=True)
+                / max(_period_of_batch(plan, changed({**measured.costs, **costs}), window), 1.0)
+                for costs, before in zip(measured.batches, self._periods, strict=True)
                 if has_spread
             ),
         )
@@ -371,20 +365,25 @@ class Replays:
     def executions_with(self, window: int) -> int:
         """Return how many executions are replayed with so many in flight.
 
-        They are many windows, because the first one is filled, and the last one emptied, at another
-        rate; fewer of a large plan.
+        Those that are in flight together may complete in bursts, so there are whole windows of them
+        after the first one: then the rate does not depend on how many.
         """
-        times = _WINDOWED_OPS // (self._ops * window)
-        return window * min(max(times, _LEAST_WINDOWS), _TIMES_WINDOW)
+        if self._count is not None:
+            return max(self._count, window)
+        about = max(16, min(64, _REPLAYED_OPS // self._ops))
+        least = 1 if self.is_too_long_with(window) else _LEAST_WINDOWS
+        return window * max(about // window, least) + 1
 
-    def is_long_with(self, window: int) -> bool:
-        """Return whether the replay with so many in flight has as many windows as it should."""
-        return self.executions_with(window) == _TIMES_WINDOW * window
+    def is_too_long_with(self, window: int) -> bool:
+        """Return whether the replay with so many in flight would be too long to be exact."""
+        return _LEAST_WINDOWS * window * self._ops > _WINDOWED_OPS
 
     def rate_at(self, window: int) -> float:
         """Return the throughput with so many executions in flight."""
-        plan = _with_slots(self.graph.plan, window)
-        return 1e9 / max(_period(plan, self.measured, window, self.executions_with(window)), 1.0)
+        plan, count = _with_slots(self.graph.plan, window), self.executions_with(window)
+        # The first window fills the graph, and in the last one the driver submits nothing.
+        without = window if count > 3 * window else 0
+        return 1e9 / max(_period(plan, self.measured, window, count, without), 1.0)
 
     def gain_of(self, plan: Plan) -> float | None:
         """Return the throughput of another plan with the same ops, divided by that of this one.
@@ -404,19 +403,21 @@ class Replays:
             if (place := (program.process, *_work_of(op))) in known
         }
         window = measured.window
-        simulation, _ = _replay(plan, replace(measured, costs=costs), window, self._count)
-        (was, _), *_ = self._unchanged(self._count)
-        return _ratio(_figures(simulation)[0], was)
+        executions = self.executions_with(window)
+        simulation, _ = _replay(plan, replace(measured, costs=costs), window, executions)
+        (was, _), *_ = self._unchanged
+        return _ratio(_figures(simulation, window)[0], was)
 
-    def _periods(self, count: int) -> list[float]:
-        """Return the period of the unchanged replay of each batch."""
-        if count not in self._found:
-            measured = self.measured
-            each = [replace(measured, costs={**measured.costs, **c}) for c in measured.batches]
-            self._found[count] = [
-                _period(self.graph.plan, costs, measured.window, count) for costs in each
-            ]
-        return self._found[count]
+    @cached_property
+    def _periods(self) -> list[float]:
+        """The period of the unchanged replay of each batch."""
+        measured = self.measured
+        return [
+            _period_of_batch(
+                self.graph.plan, replace(measured, costs=measured.costs | costs), measured.window
+            )
+            for costs in measured.batches
+        ]
 
 
 def _work_of(op: Op) -> tuple[object, ...]:
@@ -515,15 +516,23 @@ def _replay(
     return simulate(plan, costs, count, window=window), notes
 
 
-def _period(plan: Plan, measured: MeasuredCosts, window: int, executions: int) -> float:
-    """Return the period of what ``_replay`` simulates."""
-    costs, count = _costs_of(plan, measured), max(executions, window)
+def _period(
+    plan: Plan, measured: MeasuredCosts, window: int, executions: int, without: int = 0
+) -> float:
+    """Return the period of what ``_replay`` simulates, without the first and the last ones."""
+    costs = _costs_of(plan, measured)
+    period = partial(simulated_period, plan, costs, executions, window=window, without=without)
     if not measured.is_driver_parallel:
         try:
-            return simulated_period(plan, costs, count, window=window, is_driver_draining=False)
+            return period(is_driver_draining=False)
         except DeadlockError:
             pass
-    return simulated_period(plan, costs, count, window=window)
+    return period()
+
+
+def _period_of_batch(plan: Plan, measured: MeasuredCosts, window: int) -> float:
+    """Return the period of a replay of few executions: one window fills the graph."""
+    return _period(plan, measured, window, window * (1 + math.ceil(_BATCH / window)) + 1)
 
 
 def _costs_of(plan: Plan, measured: MeasuredCosts) -> Costs:
@@ -552,11 +561,12 @@ def _first_of_driver(plan: Plan) -> int | None:
     return next((at for at, op in enumerate(ops) if op.values_out or isinstance(op, Input)), None)
 
 
-def _figures(simulation: Simulation) -> tuple[float | None, float | None]:
+def _figures(simulation: Simulation, window: int) -> tuple[float | None, float | None]:
     """Return throughput and median latency of a replay: the driver and who writes to it know."""
     writes, driver = writes_of(simulation.plan), simulation.plan.program(DRIVER)
     needed = {writes[each][0] for op in driver.ops for each in op.values_in if each in writes}
-    executions = executions_of(EventTable(from_simulation(simulation, only={DRIVER, *needed})))
+    graph = from_simulation(simulation, only={DRIVER, *needed}, limit=window)
+    executions = executions_of(EventTable(graph))
     return executions.throughput, executions.latency_at(50)
 
 
