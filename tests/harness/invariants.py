@@ -32,7 +32,10 @@ def check_measured(measured: Measured) -> None:
 
 
 def check_parts(measured: Measured) -> None:
-    """The parts of a lane do not overlap; its five times add up to the window."""
+    """The parts of a lane do not overlap; its five times add up to the window.
+
+    No more communication is exposed than there is, and a bubble is what methods leave.
+    """
     for parts in measured.parts:
         assert (parts.start_ns < parts.end_ns).all()
         assert (parts.start_ns[1:] >= parts.end_ns[:-1]).all()
@@ -41,6 +44,16 @@ def check_parts(measured: Measured) -> None:
         assert lane.duration_ns == end - begin and min(lane.busy_ns, lane.waiting_ns) >= 0
         assert lane.idle_ns >= 0
         assert sum(lane.waiting_for.values()) == lane.waiting_ns
+    owned = {each.actor for each in measured.graph.plan.lanes}
+    for lane in measured.shares.lanes:
+        if lane.bubble is None or lane.exposed is None or lane.process in owned:
+            continue  # what an actor's lanes move is its own
+        length = lane.duration_ns
+        assert lane.exposed <= lane.bubble + 1e-9
+        assert isclose(lane.exposed, lane.communication_ns / length, abs_tol=1e-9)
+        calls = measured.graph.program(measured.graph.lane(lane.process)).ops
+        if any(op.is_call for op in calls):
+            assert lane.bubble >= 1 - lane.compute_ns / length - 1e-9
 
 
 def check_causality(measured: Measured) -> None:

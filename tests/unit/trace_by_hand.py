@@ -118,7 +118,7 @@ PIPELINES: dict[str, GraphTrace] = {
     "under-way": by_hand(driver=[*DRIVER_ROWS, event(1, 2, 66, 67)]),
     "began-before": by_hand(driver=DRIVER_ROWS[1:]),
     "not-fetched": by_hand(driver=DRIVER_ROWS[:2]),
-    # The bubble ends with the last completion.
+    # A method that runs beyond the last result is cut there.
     "called-later": by_hand(a0=[*A0_ROWS, event(1, 2, 63, 75)]),
     # After 63 nothing is in flight, so no Read waits; calls and writes wait all the same.
     "waits-later": graph_trace(

@@ -193,7 +193,7 @@ class Executions(Displayed):
             edges = batch_edges(windows) * self.window
         if len(index) <= LEAST or not np.diff(completed[edges]).all():
             return None
-        return half_width(1e9 * np.diff(index[edges]) / np.diff(completed[edges]))
+        return half_width((1e9 * np.diff(index[edges]) / np.diff(completed[edges])).tolist())
 
     @cached_property
     def latency_spread_ns(self) -> float | None:

@@ -50,8 +50,8 @@ class LaneShares:
         waiting_for: ``waiting_ns`` by the process that it waited for, longest first.
         hidden: For a lane, the share, from 0 to 1, of its communication during which methods of
             its actor ran; None without communication, and for a process.
-        bubble: For an actor, the share of the time from the first submission to the last completion
-            in which none of its methods ran; None for others, and if the trace has not both.
+        bubble: For an actor, the share of the window in which none of its methods ran; None for
+            others, and if the trace has no submission or no completion.
         exposed: The part of ``bubble`` in which the actor or its lanes moved bytes: communication
             that no method hides.
         device: For an actor, the share of the window in which a device ran kernels or copies for it
@@ -146,7 +146,7 @@ def shares_of(
         executions: The executions of the graph.
         start_ns: Beginning of the window, usually that of the trace.
         end_ns: End of the window.
-        is_hung: Whether the graph hung at the end. Then the bubble lasts until ``end_ns``.
+        is_hung: Whether the graph hung at the end: then no execution need have completed.
     """
     graph = table.graph
     flight = executions.in_flight(start_ns, end_ns)
@@ -158,10 +158,14 @@ def shares_of(
         _communication_ns(each, calls.get(actor_of.get(lane.process, lane.process)))
         for lane, each in zip(graph.lanes, parts, strict=True)
     ]
-    last = end_ns if is_hung else executions.last_completion_ns
-    span = _Span(executions.first_submission_ns, last)
+    has_run = executions.first_submission_ns is not None
+    has_run = has_run and (is_hung or executions.last_completion_ns is not None)
     unused = {
-        actor: span.unused(each, [of[actor], *(of[n] for n, a in actor_of.items() if a == actor)])
+        actor: _unused(
+            each,
+            [of[actor], *(of[lane] for lane, owner in actor_of.items() if owner == actor)],
+            end_ns - start_ns if has_run else 0,
+        )
         for actor, each in calls.items()
     }
     lanes = tuple(
@@ -284,25 +288,16 @@ def _times_of(parts: Parts, kind: TimeKind) -> tuple[Times, Times]:
     return found.start_ns, found.end_ns
 
 
-@dataclass(frozen=True)
-class _Span:
-    """The time from the first submission to the last completion, None where it is not known."""
-
-    first_ns: int | None
-    last_ns: int | None
-
-    def unused(self, calls: Parts, own: list[Parts]) -> tuple[float | None, float | None]:
-        """Return an actor's bubble and exposed communication."""
-        first, last = self.first_ns, self.last_ns
-        if first is None or last is None or last <= first:
-            return None, None
-        computing = Cover(*_times_of(calls.clipped(first, last), TimeKind.COMPUTE))
-        moving = [_times_of(each.clipped(first, last), TimeKind.COMMUNICATION) for each in own]
-        start, end = (np.concatenate(each) for each in zip(*moving, strict=True))
-        _, start, end = disjoint(start, end)
-        exposed_ns = (end - start).sum() - computing.within(start, end).sum()
-        span_ns = last - first
-        return 1 - computing.total_ns / span_ns, float(exposed_ns / span_ns)
+def _unused(calls: Parts, own: list[Parts], span_ns: int) -> tuple[float | None, float | None]:
+    """Return an actor's bubble and exposed communication, as shares of a window of this length."""
+    if span_ns <= 0:
+        return None, None
+    computing = Cover(*_times_of(calls, TimeKind.COMPUTE))
+    moving = [_times_of(each, TimeKind.COMMUNICATION) for each in own]
+    start, end = (np.concatenate(each) for each in zip(*moving, strict=True))
+    _, start, end = disjoint(start, end)
+    exposed_ns = (end - start).sum() - computing.within(start, end).sum()
+    return 1 - computing.total_ns / span_ns, float(exposed_ns / span_ns)
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:

@@ -549,7 +549,7 @@ def ops_table(graph: GraphSummary, ops: Sequence[OpTimes]) -> Table:
     """Return the times of ops, those that took longest first; the bottleneck is marked."""
     ops = sorted(ops, key=_cost_ns)
     high = high_word(*(each.count for each in ops))
-    head = ("op", "count", "median", high, "total", "waited", "mean size", "speed")
+    head = ("op", "count", "median", high, "total", "waited", "mean size", "moved at")
     rows = [
         (
             Cell(each.text, "code"),

@@ -414,7 +414,9 @@ class Replays:
         measured = self.measured
         return [
             _period_of_batch(
-                self.graph.plan, replace(measured, costs=measured.costs | costs), measured.window
+                self.graph.plan,
+                replace(measured, costs={**measured.costs, **costs}),
+                measured.window,
             )
             for costs in measured.batches
         ]

@@ -482,7 +482,7 @@ def _took(times: OpTimes) -> str:
     """Return the own time, the rate and the wait of an op as text."""
     words = [time_text(times.median_ns)]
     if times.gb_per_s is not None:
-        words.append(speed_text(times.gb_per_s))
+        words.append(f"moved at {speed_text(times.gb_per_s)}")
     waited = times.waited_ns / times.count
     words += [f"after waiting {time_text(waited)}"] if waited >= 1 else []
     return ", ".join(words)
