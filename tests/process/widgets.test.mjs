@@ -96,6 +96,8 @@ test("a sum counts as what it is of", () => {
   const rows = [{ bars: rowOf(Int32Array.from([0, 1]), start, duration) }];
   const [sum] = sumsOf(rows, start, duration, () => 0, 0, 20, (bar) => [5, 1][bar], (bar) => [3, 1][bar], (bar) => [2, 1][bar]);
   assert.deepEqual([sum.count, sum.total, sum.longest], [6, 17, 3]);
+  const [part] = sumsOf(rows, start, duration, () => 0, 6, 9);
+  assert.deepEqual([part.count, part.total, part.longest], [1, 2, 2], "what is outside counts in neither");
 });
 
 test("alike sums are one, and one that is longer stands alone", () => {
