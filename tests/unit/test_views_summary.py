@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rcg.trace.analysis.latency import Latency
 from rcg.trace.measured import Measured, summarize
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
@@ -90,3 +91,18 @@ def test_of_kernels_the_card_says_how_long_a_gpu_was_busy() -> None:
     assert "GPU busy: 38.2 % of the time" in str(summary)
     (plain,) = summarize(trace(graph, end=END)).graphs
     assert plain.shares.device is None and "GPU" not in str(plain)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_each_tick_of_the_latency_has_its_number(longer: bool) -> None:
+    (graph,) = summarize(simulated(pipeline(2), 3)).graphs
+    counts = tuple([50 if longer else 2] * 5)
+    for last_ms in (2.05, 5, 6.46, 9.99, 12, 40.2, 99):
+        latency = Latency(1e6, 1e6, 1.55e6, last_ms * 1e6, counts, (0.5,) * 5)
+        assert latency.has_longer == longer
+        picture = summary_of(replace(card_of(graph), latency=latency), width=420)
+        check_picture(picture)
+        base = re.findall(r"M([\d.]+) ([\d.]+)v4", picture)
+        numbers = re.findall(rf'x="([\d.]+)" y="{float(base[0][1]) + 16:g}"[^>]*middle', picture)
+        assert len(base) == len(numbers) >= 2
+        assert abs(float(numbers[-1]) - float(base[-1][0])) < 25

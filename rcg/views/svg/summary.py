@@ -211,13 +211,16 @@ class _Summary:
             )
         shapes.append(f'<path{canvas.paint("grid")} d="M0 {base:g}H{room:g}"/>')
         last = "and more" if found.has_longer else ""
-        right = room - width_of(last, SMALL)
+        free, right = 0.0, room - (width_of(last, SMALL) + 6 if last else 0)
         for at, label in ticks_of(found.last_ns - found.first_ns, 5, found.first_ns):
             x = round(at * room / (found.last_ns - found.first_ns), 1)
-            shapes.append(f'<path{canvas.paint("joint")} d="M{x:g} {base:g}v4"/>')
             half = width_of(label, SMALL) / 2
-            if x - half >= 0 and x + half + 6 <= right:
-                shapes.append(canvas.note(label, x, base + 16, 2 * half + 1, anchor="middle"))
+            middle = min(max(x, free + half), right - half)  # inside, and still below its tick
+            if middle - half < free or abs(middle - x) > half:
+                continue
+            shapes.append(f'<path{canvas.paint("joint")} d="M{x:g} {base:g}v4"/>')
+            shapes.append(canvas.note(label, middle, base + 16, 2 * half + 1, anchor="middle"))
+            free = middle + half + 6
         shapes.append(canvas.note(last, room, base + 16, room / 2, anchor="end"))
         return shapes, base + 18
 
