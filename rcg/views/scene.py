@@ -453,6 +453,7 @@ class Scene:
         repeats: How often an actor calls one method in an execution, at most.
         in_bytes: Whether queues are of bytes.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
+        is_part: Whether it has a part of a recording alone, and so have its queues.
         window: What a view shows at first; None for all.
         sums: Which of the bars are sums of many; None if none are.
         title: What stands out, as a title; "" for the name of the view.
@@ -478,6 +479,7 @@ class Scene:
     repeats: int = 1
     in_bytes: bool = False
     in_calls: bool = False
+    is_part: bool = False
     window: tuple[int, int] | None = None
     sums: Sums | None = None
     title: str = ""
@@ -540,8 +542,12 @@ class Scene:
 
     @property
     def queue_text(self) -> str:
-        """What the steps of queues are, and up to how many; "" without any."""
-        return f"{self.queued}, up to {self.depth_text(self.depth)}" if self.depth else ""
+        """What the steps of queues are, and how many are drawn as high as the row; "" without any.
+
+        A view of a whole recording keeps this scale when it zooms.
+        """
+        where = "in this part" if self.is_part else "in the whole recording"
+        return f"{self.queued}, up to {self.depth_text(self.depth)} {where}" if self.depth else ""
 
     def depth_text(self, depth: int) -> str:
         """Return a depth of a queue."""

@@ -278,9 +278,14 @@ def test_all_queues_of_a_picture_have_the_scale_that_its_legend_names() -> None:
         )
     }
     assert set(heights) == {1, 4} and heights[4] == pytest.approx(4 * heights[1], abs=0.2)
-    assert "values on their way: written and not read yet, up to 4" in picture
+    words = "values on their way: written and not read yet, up to {} in {}"
+    assert words.format(4, "the whole recording") in picture
     head, _ = queues().to_payload()
-    assert head["depth"] == 4
+    assert head["depth"] == 4 and head["queue_key"] == words.format(4, "the whole recording")
+    trace = run(pipeline(3), 40)
+    whole = Measured.of(trace, trace.graphs[0])
+    part = timeline_scene(whole, part=excerpt_of(whole, most=2))
+    assert part.queue_text == words.format(part.depth, "this part")
 
 
 def test_a_prediction_of_a_large_plan_is_short() -> None:

@@ -47,7 +47,7 @@ from rcg.views.scene import (
 from rcg.views.scenes.causes import causes_of
 from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.prediction import executions_within_budget, fit, prediction_of, scene_of
-from rcg.views.scenes.timeline import clock_words, cut_of
+from rcg.views.scenes.timeline import clock_words, cut_of, part_words
 
 MAX_PREDICTED: Final = 8
 """Most executions of a prediction alone."""
@@ -93,7 +93,7 @@ def schedule_scene(
     is_shown = (bars.end > begin) & (bars.start < end)
     is_shown &= is_part | ((bars.execution >= first) & (bars.execution <= last))
     scene = replace(_scheduled(graph.plan, cut, is_shown), begin=begin, end=end)
-    words = [part.words] if is_part and part else [_count(scene)]
+    words = [part_words(scene, part)] if is_part and part else [_count(scene)]
     compared = range(part.first, part.last + 1) if part else range(first, last + 1)
     is_open = part is not None and part.is_open  # what hangs was not predicted
     simulation = None if is_open else prediction_of(measured, len(compared), op_cost)
