@@ -6,18 +6,22 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from html import escape, unescape
 
 import numpy as np
 import pytest
 
 from rcg.trace.analysis.latency import Latency
 from rcg.trace.measured import Measured, summarize
+from rcg.trace.trace import Trace
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
+from rcg.views.html.mimebundle import of_trace
+from rcg.views.html.page import page_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
 from tests.unit.traces import changed, event, events, graph_trace, trace
-from tests.unit.views_traces import check_picture, pipeline, simulated
+from tests.unit.views_traces import check_picture, check_pictures, pipeline, simulated
 
 
 def test_shares_are_as_wide_as_they_are_large() -> None:
@@ -106,3 +110,24 @@ def test_each_tick_of_the_latency_has_its_number(longer: bool) -> None:
         numbers = re.findall(rf'x="([\d.]+)" y="{float(base[0][1]) + 16:g}"[^>]*middle', picture)
         assert len(base) == len(numbers) >= 2
         assert abs(float(numbers[-1]) - float(base[-1][0])) < 25
+
+
+def test_advice_is_code_on_pages_in_notebooks_and_in_pictures() -> None:
+    run = simulated(pipeline(3), 60, jitter=0.4)
+    (graph,) = summarize(run).graphs
+    assert graph.verdict is not None
+    (advice,) = graph.verdict.advice
+    element = f"<code>{escape(advice.code)}</code>"
+    assert element in page_of(run, "A run")
+    two = Trace((*run.graphs, *run.graphs), run.start_ns, run.end_ns)
+    assert page_of(two, "Two").count(element) == 2
+    html = of_trace(run)["text/html"]
+    assert element in html
+    assert not [each for each in check_pictures(html) if ">try<" in each]  # it is there once
+    long = replace(advice, code="graph.map(inputs, " + "in_flight=3, " * 12 + ")")
+    for code in (advice, long):
+        for width in (1040, 420):
+            picture = summary_of(replace(card_of(graph), advice=(code,)), width=width)
+            check_picture(picture)
+            lines = re.findall(r'<text[^>]*font-family="[^"]*monospace"[^>]*>([^<]*)<', picture)
+            assert " ".join(each.strip() for each in map(unescape, lines)) == code.code.strip()

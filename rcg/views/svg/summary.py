@@ -28,6 +28,7 @@ _KEYS: Final = 330.0
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
 _TEXT_LINE: Final = 18.0
+_TRY: Final = 24.0  # where the code of advice begins
 _MEAN_WIDTH, _MEAN_WIDTH_BOLD = 0.6, 0.65  # of a character, as a share of its size
 _ROOM_FOR_WAITS: Final = 480.0
 _COLUMN_GAP: Final = 14.0
@@ -110,10 +111,14 @@ class _Summary:
             shapes.append(canvas.text(line, MARGIN, y, room, bold=True))
             y += _TEXT_LINE
         for advice in figures.advice:
-            lines = wrapped(f"try: {advice}", int((room - 22) / SIZE / _MEAN_WIDTH))
-            for number, line in enumerate(lines):
-                x = MARGIN + (0 if number == 0 else 22)
-                shapes.append(canvas.text(line, x, y, room - x + MARGIN))
+            shapes.append(canvas.text("try", MARGIN, y, _TRY, role="faint"))
+            x, free = MARGIN + _TRY, room - _TRY
+            most = int(free / width_of("0", SIZE, monospace=True))
+            for line in wrapped(advice.code, most, later="    "):
+                shapes.append(canvas.text(line, x, y, free, monospace=True))
+                y += _TEXT_LINE
+            for line in wrapped(advice.effect, int(free / SIZE / _MEAN_WIDTH)):
+                shapes.append(canvas.text(line, x, y, free))
                 y += _TEXT_LINE
         shapes.append(canvas.text(figures.about, MARGIN, y, room, role="faint"))
         return shapes, y + 19
