@@ -58,6 +58,9 @@ VALUE, WIRE, EXCHANGE, COLLECTIVE = range(4)
 """Kinds of links: a value from its Write to its Read, or to the gate of another node; tensors over
 a communicator; the ranks of a collective."""
 
+NUMBER: Final = "0"
+"""Stands for numbers of labels in a legend. It explains those that are not of an execution."""
+
 CALL_NS: Final = 1_000_000
 """The length of a call on an axis that counts calls."""
 
@@ -522,9 +525,13 @@ class Scene:
         return np.asarray(self.where("call") & ~is_around)
 
     @cached_property
-    def initials(self) -> dict[str, str]:
-        """The methods that labels have the initials of, by these."""
-        return {name.initial: name.text for name in self.names if name.initial}
+    def signs(self) -> dict[str, str]:
+        """What parts of labels mean: initials, and ``NUMBER``. A legend has those that are drawn."""
+        if self.view == "pipeline":  # whose methods have a colour each
+            return {NUMBER: "number of the micro-batch"}
+        initials = {name.initial: name.text for name in self.names if name.initial}
+        is_counted = any(name.call is not None for name in self.names)
+        return initials | ({NUMBER: "number of the call in its execution"} if is_counted else {})
 
     @cached_property
     def depth(self) -> int:
@@ -810,7 +817,7 @@ class Scene:
             "depth": self.depth,
             "queued": self.queued,
             "queue_key": self.queue_text,
-            "initials": self.initials,
+            "signs": list(self.signs.items()),
             "path_title": PATH_TITLE,
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},

@@ -144,6 +144,7 @@ test("text keeps both its ends, or whole words", () => {
   assert.equal(labelOf(["fwd 561", "561"], 40, measure), "561");
   assert.equal(labelOf(["fwd 561", "561"], 20, measure), "");
   assert.equal(labelOf([], 20, measure), "");
+  assert.equal(labelOf(["waits for a10 (Stage)"], 60, measure), "");
   assert.equal(labelOf(["allreduce g0", "allreduce"], 40, measure), ""); // rather nothing than half of it
 });
 

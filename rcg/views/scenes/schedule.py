@@ -270,7 +270,7 @@ def _colours(scene: Scene, execution: Column, name: Column) -> Column:
 
 def _looks(repeats: int, *, is_alone: bool) -> tuple[Look, ...]:
     """Return the looks of executions: measured, of another method, predicted, the same, busy."""
-    colour = "execution" if repeats == 1 else "execution and call, number = call"
+    colour = "execution" if repeats == 1 else "execution and call"
     titles = (
         f"measured, colour = {colour}",
         "another method of the actor",
