@@ -526,7 +526,7 @@ class Scene:
 
     @cached_property
     def signs(self) -> dict[str, str]:
-        """What parts of labels mean: initials, and ``NUMBER``. A legend has those that are drawn."""
+        """What parts of labels mean: initials, and ``NUMBER``. A legend has those in use."""
         if self.view == "pipeline":  # whose methods have a colour each
             return {NUMBER: "number of the micro-batch"}
         initials = {name.initial: name.text for name in self.names if name.initial}

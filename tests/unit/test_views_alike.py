@@ -31,6 +31,7 @@ from rcg.views.scenes.schedule import schedule_scene
 from rcg.views.scenes.topology import NARROW_ROOM, ROOM, diagram_of
 from rcg.views.svg.diagram import svg_of
 from rcg.views.svg.pictures import schedule_picture, topology_picture
+from rcg.views.svg.summary import summary_of
 from tests.unit.traces import changed
 from tests.unit.views_plans import scatter_gather
 from tests.unit.views_traces import check_picture, labelled, microbatches, pipeline, simulated
@@ -132,6 +133,12 @@ def test_an_actor_that_stands_out_is_a_card_and_a_row_of_its_own() -> None:
     assert ">unlike others of its class<" in drawn and drawn.count('class="rcg-odd"') == 2
     card = card_of(summary)
     assert card.about.startswith("19 alike, a7 3.00x slower \u00b7 ")
+    for width in (840, 420):
+        picture = summary_of(replace(card, answer="a7 limits this"), width=width)
+        check_picture(picture)
+        texts = re.findall(r"<text[^>]*>([^<]+)<", picture)
+        assert "a0 to a6, a8 to a19" in " ".join(texts) and "12 executions in " in " ".join(texts)
+        assert not [each for each in texts if "\u2026" in each]
     (row,) = [each for each in card.shares if each.is_odd]
     assert row.label == "a7 (Worker)" and row.note.endswith(" \u00b7 3.00x slower")
 

@@ -25,6 +25,7 @@ from rcg.views.svg.looks import kind_entries, kind_looks
 _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
+_NAMES: Final = 0.4  # of the room
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
 _TEXT_LINE: Final = 18.0
@@ -114,19 +115,22 @@ class _Summary:
             shapes.append(canvas.text("try", MARGIN, y, _TRY, role="faint"))
             x, free = MARGIN + _TRY, room - _TRY
             most = int(free / width_of("0", SIZE, monospace=True))
-            for line in wrapped(advice.code, most, later="    "):
-                shapes.append(canvas.text(line, x, y, free, monospace=True))
-                y += _TEXT_LINE
+            for statement in advice.code.split("; "):
+                for line in wrapped(statement, most, later="    "):
+                    shapes.append(canvas.text(line, x, y, free, monospace=True))
+                    y += _TEXT_LINE
             for line in wrapped(advice.effect, int(free / SIZE / _MEAN_WIDTH)):
                 shapes.append(canvas.text(line, x, y, free))
                 y += _TEXT_LINE
-        shapes.append(canvas.text(figures.about, MARGIN, y, room, role="faint"))
-        return shapes, y + 19
+        for line in wrapped(figures.about, int(room / SIZE / _MEAN_WIDTH)):
+            shapes.append(canvas.text(line, MARGIN, y, room, role="faint"))
+            y += _TEXT_LINE
+        return shapes, y + 1
 
     def _bars(self) -> tuple[list[str], float]:
         figures, canvas = self._figures, self._canvas
         widths = [width_of(visible(each.label), self._size, bold=True) for each in figures.shares]
-        names = min(max(widths, default=0.0), self._room / 3)
+        names = min(max(widths, default=0.0), self._room * _NAMES)
         notes = [(figures.note_title, [each.note for each in figures.shares])]
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
@@ -150,7 +154,10 @@ class _Summary:
             middle = y + self._bar / 2
             lines = [line for line in (each.label, *each.hover.split("\n")) if line]
             hover = "\n".join(brief(line, _MAX_LINE_CHARS) for line in lines)
-            shapes.append(canvas.head(each.label, middle, names + 1, self._size, hover))
+            # Rather without its class than cut.
+            is_whole = widths[row] <= names
+            name = each.label if is_whole else each.label.partition(" (")[0]
+            shapes.append(canvas.head(name, middle, names + 1, self._size, hover))
             shapes += self._stack(each, left, y, plot)
             for (_, texts), end, width in zip(notes, ends, wide, strict=True):
                 if texts[row]:
