@@ -33,7 +33,7 @@ from rcg.views.svg.diagram import svg_of
 from rcg.views.svg.pictures import schedule_picture, topology_picture
 from rcg.views.svg.summary import summary_of
 from tests.unit.traces import changed
-from tests.unit.views_plans import scatter_gather
+from tests.unit.views_plans import Builder, scatter_gather
 from tests.unit.views_traces import check_picture, labelled, microbatches, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,9 +50,9 @@ def workers(*, slow: str = "") -> Trace:
     return labelled(simulated(scatter_gather(20), 12, op_cost=cost))
 
 
-def members_in(trace: Trace) -> list[list[str]]:
+def members_in(trace: Trace, *, is_part: bool = False) -> list[list[str]]:
     """The processes of each row of a schedule that stands for several."""
-    scene = schedule_scene(Measured.of(trace, trace.graphs[0]))
+    scene = schedule_scene(Measured.of(trace, trace.graphs[0]), is_part=is_part)
     return [
         [scene.rows[each].process for each in row.members]
         for row in scene.rows
@@ -75,6 +75,22 @@ def test_one_long_call_among_many_counts() -> None:
     events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
     late = replace(trace, graphs=(changed(graph, "a7", events=events),))
     assert "a7" not in members_in(late)[0]
+
+
+def test_a_picture_of_a_part_folds_what_the_view_of_all_folds() -> None:
+    """Of workers that differ a little, a part has calls of more executions of some."""
+
+    def cost(op: Op) -> float:
+        if not isinstance(op, Call):
+            return 3e3
+        return CALL_NS * (1 + 0.02 * (int(op.actor[1:]) % 5)) * (1.5 if op.actor == "a7" else 1)
+
+    build = Builder()
+    plan = build.plan(*[build.call(f"a{at}", "work", 0, label="Worker") for at in range(20)])
+    trace = labelled(simulated(plan, 20, op_cost=cost))
+    (members,) = members_in(trace)
+    assert set(ALL) - set(members) == {"a7"}
+    assert members_in(trace, is_part=True) == [members]
 
 
 def test_a_few_rows_are_not_folded() -> None:

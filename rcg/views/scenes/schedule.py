@@ -103,7 +103,7 @@ def schedule_scene(
         words.append(note if is_all else f"{note} for {_executions(compared[0], compared[-1])}")
         if calls is not None:
             scene = _with_rows_below(scene, calls, names)
-    scene = _folded(graph.plan, scene)
+    scene = _folded(graph.plan, scene, compared if is_part else None)
     words += [*_explained(scene), *clock_words(scene.rows)]
     shown = (part.start_ns - start_ns, part.end_ns - start_ns) if part and not is_part else None
     causes = scene.causes if is_part else causes_of(measured, scene.bars)
@@ -314,13 +314,18 @@ def _with_rows_below(scene: Scene, calls: Bars, names: OpNames) -> Scene:
     return replace(scene, bars=bars, links=scene.links.moved(moved[: len(above)]))
 
 
-def _folded(plan: Plan, scene: Scene) -> Scene:
-    """Return a scene with a row of medians for the rows of actors that do the same."""
+def _folded(plan: Plan, scene: Scene, whole: range | None = None) -> Scene:
+    """Return a scene with a row of medians for the rows of actors that do the same.
+
+    ``whole`` are the executions that it has all calls of; of others a row may have one more.
+    """
     if len(plan.actors) <= FEW:
         return scene
     bars = scene.bars
     numbers = {program.process: at for at, program in enumerate(plan.programs)}
     is_own = np.array([row.part == "" for row in scene.rows])[bars.row]
+    if whole is not None:
+        is_own &= (bars.execution >= whole.start) & (bars.execution < whole.stop)
     lane = np.array([numbers[row.process] for row in scene.rows])[bars.row]
     seen = {name: getattr(bars, name)[is_own] for name in ("start", "duration", "execution", "op")}
     found = alike_processes(plan, {**seen, "lane": lane[is_own]})
