@@ -46,7 +46,7 @@ from rcg.views.html.findings import (
 from rcg.views.scene import Ints, Scene
 from rcg.views.scenes.heat import MANY, heat_of, rows_of
 from rcg.views.scenes.schedule import schedule_scene
-from rcg.views.scenes.timeline import cut_of
+from rcg.views.scenes.timeline import cut_of, part_words
 from rcg.views.svg.canvas import SANS
 from rcg.views.svg.matrix import matrix_of
 from rcg.views.svg.pictures import (
@@ -133,7 +133,6 @@ def profile_figure(kind: str, trace: Recording, measured: Measured, *, dark: boo
                 raise TraceError(
                     "no execution is in the trace with all its calls: record for longer"
                 )
-            title += f"<br><sub>{part.words}</sub>"
             make = _timeline if kind == "timeline" else _schedule
             return make(title, measured, part, dark).with_picture(draw(trace, graph))
         case "shares":
@@ -259,6 +258,7 @@ def _timeline(title: str, measured: Measured, part: Excerpt, dark: bool | None) 
         _bars_of_scene(scene, shown[kinds == kind], TITLES[kind], _KINDS[TITLES[kind]])
         for kind in np.unique(kinds).tolist()
     ]
+    title += f"<br><sub>{part_words(scene, part)}</sub>"
     idle = idle_of(scene)
     if idle:
         name = TITLES[TimeKind.IDLE]
@@ -284,6 +284,7 @@ def _timeline(title: str, measured: Measured, part: Excerpt, dark: bool | None) 
 def _schedule(title: str, measured: Measured, part: Excerpt, dark: bool | None) -> Any:
     """Return the calls; a legend's entry is an execution, or a method that is called repeatedly."""
     scene, shown = bars_of(measured, "schedule", part)
+    title += f"<br><sub>{part_words(scene, part)}</sub>"
     bars, entries = scene.bars, dict[str, list[int]]()
     has_several = part.first != part.last
     others = "other executions" if scene.repeats > 1 else "others"

@@ -26,7 +26,7 @@ from rcg.views.data.layout import Rect
 NOTABLE: Final = 0.005
 """The least share of the critical path that is shown."""
 
-Font = Literal["name", "method", "note"]
+Font = Literal["name", "method", "note", "strong"]
 Anchor = Literal["start", "middle", "end"]
 
 
@@ -39,7 +39,7 @@ class Label:
         x: Where it is anchored.
         y: The height of its base line.
         room: Its largest width.
-        font: ``name`` is bold, ``method`` monospaced, ``note`` small.
+        font: ``name`` is bold, ``method`` monospaced, ``note`` small, ``strong`` small and bold.
         anchor: Which end of it is at x.
         is_faint: Whether it is less important.
     """
@@ -59,7 +59,8 @@ class Box:
 
     Attributes:
         kind: Of which kind its nodes are, as in ``TopologyNode.kind``. Of a card: ``frame`` for a
-            node of the cluster, ``actor`` for one or several alike ones, ``other``.
+            node of the cluster, ``actor`` for one or several alike ones, ``odd`` for one that takes
+            longer or shorter than others of its class, ``other``.
         rect: Where it is.
         labels: The texts in it.
         words: The lines of its hover text.

@@ -58,6 +58,9 @@ VALUE, WIRE, EXCHANGE, COLLECTIVE = range(4)
 """Kinds of links: a value from its Write to its Read, or to the gate of another node; tensors over
 a communicator; the ranks of a collective."""
 
+NUMBER: Final = "0"
+"""Stands for numbers of labels in a legend. It explains those that are not of an execution."""
+
 CALL_NS: Final = 1_000_000
 """The length of a call on an axis that counts calls."""
 
@@ -453,6 +456,7 @@ class Scene:
         repeats: How often an actor calls one method in an execution, at most.
         in_bytes: Whether queues are of bytes.
         in_calls: Whether its unit of time is a call; see ``CALL_NS``.
+        is_part: Whether it has a part of a recording alone, and so have its queues.
         window: What a view shows at first; None for all.
         sums: Which of the bars are sums of many; None if none are.
         title: What stands out, as a title; "" for the name of the view.
@@ -478,6 +482,7 @@ class Scene:
     repeats: int = 1
     in_bytes: bool = False
     in_calls: bool = False
+    is_part: bool = False
     window: tuple[int, int] | None = None
     sums: Sums | None = None
     title: str = ""
@@ -520,9 +525,13 @@ class Scene:
         return np.asarray(self.where("call") & ~is_around)
 
     @cached_property
-    def initials(self) -> dict[str, str]:
-        """The methods that labels have the initials of, by these."""
-        return {name.initial: name.text for name in self.names if name.initial}
+    def signs(self) -> dict[str, str]:
+        """What parts of labels mean: initials, and ``NUMBER``. A legend has those in use."""
+        if self.view == "pipeline":  # whose methods have a colour each
+            return {NUMBER: "number of the micro-batch"}
+        initials = {name.initial: name.text for name in self.names if name.initial}
+        is_counted = any(name.call is not None for name in self.names)
+        return initials | ({NUMBER: "number of the call in its execution"} if is_counted else {})
 
     @cached_property
     def depth(self) -> int:
@@ -540,8 +549,12 @@ class Scene:
 
     @property
     def queue_text(self) -> str:
-        """What the steps of queues are, and up to how many; "" without any."""
-        return f"{self.queued}, up to {self.depth_text(self.depth)}" if self.depth else ""
+        """What the steps of queues are, and how many are drawn as high as the row; "" without any.
+
+        A view of a whole recording keeps this scale when it zooms.
+        """
+        where = "in this part" if self.is_part else "in the whole recording"
+        return f"{self.queued}, up to {self.depth_text(self.depth)} {where}" if self.depth else ""
 
     def depth_text(self, depth: int) -> str:
         """Return a depth of a queue."""
@@ -804,7 +817,7 @@ class Scene:
             "depth": self.depth,
             "queued": self.queued,
             "queue_key": self.queue_text,
-            "initials": self.initials,
+            "signs": list(self.signs.items()),
             "path_title": PATH_TITLE,
             "paths": list(paths.executions),
             "groups": {name: asdict(each) for name, each in self.groups.items()},

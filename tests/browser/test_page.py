@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from playwright.sync_api import Locator, Page
 from rcg.profiling import Profile
 from rcg.views.html.page import page_of
 from tests.browser.lab import SCREENSHOTS, data, wait_for
-from tests.unit.views_traces import pipeline, simulated
+from tests.unit.views_traces import microbatches, pipeline, simulated
 
 VIEWS = ("topology", "schedule", "timeline")
 
@@ -27,10 +29,11 @@ Open = Callable[..., Page]
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages of a short trace, and of one whose bars do not all fit."""
     folder = tmp_path_factory.mktemp("pages")
-    paths = {name: folder / f"{name}.html" for name in ("short", "large")}
+    paths = {name: folder / f"{name}.html" for name in ("short", "batches", "large")}
     Profile(simulated(pipeline(3, is_training=True), 30, spans=True)).save_html(
         paths["short"], "A run to share"
     )
+    paths["batches"].write_text(page_of(simulated(microbatches(), 6), "Batches"))
     paths["large"].write_text(
         page_of(simulated(pipeline(4), 2_000, jitter=0.3), "A long run", max_bytes=410_000)
     )
@@ -112,6 +115,46 @@ def test_the_views_of_a_saved_page_zoom_and_share_what_is_selected(
     wait_for(topology, "data.lit !== ''")
     page.locator(".rcg-topology .rcg-node").nth(1).press("Escape")
     wait_for(topology, "data.lit === ''")
+
+
+@pytest.mark.parametrize("name", ["short", "batches"])
+def test_labels_of_a_timeline_are_those_of_its_picture(open_page: Open, name: str) -> None:
+    page = open_page(name, java_script_enabled=False)
+    picture = page.locator("[data-view=timeline] svg").first
+    painted = picture.locator("[text-anchor=middle] > text").all_text_contents()
+    drawn = (
+        open_page(name)
+        .locator(".rcg-timeline")
+        .evaluate(
+            """({rcgLanes: lanes}) => {
+          const texts = [];
+          lanes.context.fillText = (text) => texts.push(text);
+          lanes.draw();
+          return texts;
+        }"""
+        )
+    )
+    heads = re.compile(r"Stage|driver|queue|spans")
+    assert Counter(painted) == Counter(each for each in drawn if not heads.match(each)) != {}
+    assert any(each.startswith("waits for") for each in painted) == (name == "batches")
+
+
+@pytest.mark.parametrize("width", [1200, 330])
+def test_a_legend_explains_numbers_where_there_are_some(open_page: Open, width: int) -> None:
+    page = open_page("batches", viewport={"width": width, "height": 900})
+    for view in ("pipeline", "schedule", "timeline"):
+        card = page.locator(f".rcg-{view}")
+        is_numbered = card.evaluate(
+            """({rcgLanes: lanes}) => {
+              const texts = [];
+              lanes.context.fillText = (text) => texts.push(text);
+              lanes.draw();
+              return texts.some((each) => /^[FB]?\\d$/.test(each));
+            }"""
+        )
+        sign = card.locator(".rcg-key", has_text="number of the ")
+        assert sign.is_visible() == is_numbered
+        assert is_numbered or width < 1200
 
 
 def test_what_is_not_in_the_page_is_said_and_not_drawn_as_if_it_were(open_page: Open) -> None:

@@ -329,7 +329,7 @@ def test_a_brushed_range_is_summed_and_sorted(shown: Notebook) -> None:
         return [each.locator("td").all_inner_texts() for each in found.all()]
 
     table = rows()
-    assert table[0] == ["driver", "read c2", "waiting", "1", "500 ns", "100 %", "800 ns"]
+    assert table[0] == ["driver", "read c2", "waiting", "1", "500 ns", "100 %", "500 ns"]
     assert ["a0 (Stage)", "fwd", "compute", "1", "360 ns", "72 %", "360 ns"] in table
     assert ["a0 (Stage)", "attention", "span", "1", "100 ns", "20 %", "100 ns"] in table
     assert ["a0 (Stage)", "write c1", "communication", "1", "70 ns", "14 %", "70 ns"] in table
@@ -344,6 +344,16 @@ def test_a_brushed_range_is_summed_and_sorted(shown: Notebook) -> None:
     assert rows()[0] == table[0]
     hand.get_by_label("close the sums").click()
     assert not hand.locator(".rcg-sums").is_visible()
+
+
+def test_sums_are_of_measured_time_alone(shown: Notebook) -> None:
+    schedule = card(shown, "schedule", "Schedule")
+    schedule.evaluate("({rcgLanes: lanes}) => lanes.mark(lanes.range)")
+    wait_for(schedule, "Number(data.sums) > 0")
+    kinds = schedule.locator(".rcg-sums tbody td:nth-child(3)").all_inner_texts()
+    assert "compute" in kinds and "predicted" not in kinds
+    assert "measured time alone" in schedule.locator(".rcg-sums span").first.inner_text()
+    schedule.get_by_label("close the sums").click()
 
 
 def test_linked_views_show_one_window_on_one_axis(shown: Notebook) -> None:

@@ -96,6 +96,8 @@ test("a sum counts as what it is of", () => {
   const rows = [{ bars: rowOf(Int32Array.from([0, 1]), start, duration) }];
   const [sum] = sumsOf(rows, start, duration, () => 0, 0, 20, (bar) => [5, 1][bar], (bar) => [3, 1][bar], (bar) => [2, 1][bar]);
   assert.deepEqual([sum.count, sum.total, sum.longest], [6, 17, 3]);
+  const [part] = sumsOf(rows, start, duration, () => 0, 6, 9);
+  assert.deepEqual([part.count, part.total, part.longest], [1, 2, 2], "what is outside counts in neither");
 });
 
 test("alike sums are one, and one that is longer stands alone", () => {
@@ -142,6 +144,7 @@ test("text keeps both its ends, or whole words", () => {
   assert.equal(labelOf(["fwd 561", "561"], 40, measure), "561");
   assert.equal(labelOf(["fwd 561", "561"], 20, measure), "");
   assert.equal(labelOf([], 20, measure), "");
+  assert.equal(labelOf(["waits for a10 (Stage)"], 60, measure), "");
   assert.equal(labelOf(["allreduce g0", "allreduce"], 40, measure), ""); // rather nothing than half of it
 });
 

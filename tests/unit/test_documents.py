@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import importlib
 import json
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from docs.pictures import make, speed
 from rcg.bench.record import LIMIT, RCG, BenchReport, SampleSummary
+from rcg.views.html.findings import JUDGED
 from tests.harness import readme
 from tests.harness.drawn import STALE, digest
 from tests.harness.readme import README, ROOT
@@ -206,6 +208,19 @@ def test_the_cell_of_a_picture_is_the_program_of_the_guide() -> None:
         "    ray.get([graph.execute(number) for number in range(100)])",
         "p",
     ]
+
+
+@pytest.mark.parametrize("page", ["docs/guide/pictures.md", "notebooks/profiling.ipynb"])
+def test_prose_names_the_colours_of_comparisons(page: str) -> None:
+    names = {15: "red", 45: "orange", 70: "yellow", 170: "green", 260: "blue"}  # by their last hue
+    text = re.sub(r'(?:\\n|[\s",])+', " ", (ROOT / page).read_text(encoding="utf-8"))
+    for word in ("better", "worse"):
+        colour, pattern = JUDGED[word]
+        red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        hue = 360 * colorsys.rgb_to_hsv(red, green, blue)[0]
+        name = next(name for last, name in names.items() if hue <= last)
+        said = f"{name} and hatched" if pattern else name
+        assert f"{said} is {word}" in text or f"{word} is {said}" in text
 
 
 @pytest.mark.parametrize("picture", names_of(PICTURES))

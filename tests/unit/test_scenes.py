@@ -268,6 +268,19 @@ def test_a_prediction_is_in_one_place_in_picture_and_view() -> None:
     assert found[0] == found[1] != []
 
 
+def test_a_legend_explains_numbers_where_there_are_some() -> None:
+    trace = run(microbatches(), 3)
+    measured = Measured.of(trace, trace.graphs[0])
+    pipeline_of = pipeline_scene(measured)
+    assert pipeline_of is not None
+    scenes = [schedule_scene(measured, is_part=True), pipeline_of]
+    for scene, what in zip(scenes, ("call in its execution", "micro-batch"), strict=True):
+        for width, is_numbered in ((1040, True), (240, False)):
+            picture = picture_of(scene, width=width)
+            assert (f">number of the {what}<" in picture) == is_numbered
+            assert bool(re.search(r">[FB]?7</text>", picture)) == is_numbered
+
+
 def test_all_queues_of_a_picture_have_the_scale_that_its_legend_names() -> None:
     """Four frames are four times as high as one."""
     picture = picture_of(queues())
@@ -278,9 +291,14 @@ def test_all_queues_of_a_picture_have_the_scale_that_its_legend_names() -> None:
         )
     }
     assert set(heights) == {1, 4} and heights[4] == pytest.approx(4 * heights[1], abs=0.2)
-    assert "values on their way: written and not read yet, up to 4" in picture
+    words = "values on their way: written and not read yet, up to {} in {}"
+    assert words.format(4, "the whole recording") in picture
     head, _ = queues().to_payload()
-    assert head["depth"] == 4
+    assert head["depth"] == 4 and head["queue_key"] == words.format(4, "the whole recording")
+    trace = run(pipeline(3), 40)
+    whole = Measured.of(trace, trace.graphs[0])
+    part = timeline_scene(whole, part=excerpt_of(whole, most=2))
+    assert part.queue_text == words.format(part.depth, "this part")
 
 
 def test_a_prediction_of_a_large_plan_is_short() -> None:

@@ -8,8 +8,10 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from rcg.ir.ops import Call, Op
+from rcg.ir.plan import Plan
 from rcg.profiling import Profile
 from rcg.trace.analysis.alike import (
     Odd,
@@ -23,12 +25,16 @@ from rcg.trace.measured import Measured, measured_of, summarize
 from rcg.trace.trace import Trace
 from rcg.views.data.alike import typical
 from rcg.views.data.figures import card_of, topology_figures_of
+from rcg.views.data.topology import topology_of
 from rcg.views.html.findings import comparison_picture, what_if_picture
 from rcg.views.scenes.schedule import schedule_scene
+from rcg.views.scenes.topology import NARROW_ROOM, ROOM, diagram_of
+from rcg.views.svg.diagram import svg_of
 from rcg.views.svg.pictures import schedule_picture, topology_picture
+from rcg.views.svg.summary import summary_of
 from tests.unit.traces import changed
-from tests.unit.views_plans import scatter_gather
-from tests.unit.views_traces import check_picture, labelled, pipeline, simulated
+from tests.unit.views_plans import Builder, scatter_gather
+from tests.unit.views_traces import check_picture, labelled, microbatches, pipeline, simulated
 
 SVG = "{http://www.w3.org/2000/svg}"
 CALL_NS = 400_000
@@ -44,9 +50,9 @@ def workers(*, slow: str = "") -> Trace:
     return labelled(simulated(scatter_gather(20), 12, op_cost=cost))
 
 
-def members_in(trace: Trace) -> list[list[str]]:
+def members_in(trace: Trace, *, is_part: bool = False) -> list[list[str]]:
     """The processes of each row of a schedule that stands for several."""
-    scene = schedule_scene(Measured.of(trace, trace.graphs[0]))
+    scene = schedule_scene(Measured.of(trace, trace.graphs[0]), is_part=is_part)
     return [
         [scene.rows[each].process for each in row.members]
         for row in scene.rows
@@ -69,6 +75,22 @@ def test_one_long_call_among_many_counts() -> None:
     events["end_ns"][np.flatnonzero(is_call[events["op"]])[-1]] += 10 * CALL_NS
     late = replace(trace, graphs=(changed(graph, "a7", events=events),))
     assert "a7" not in members_in(late)[0]
+
+
+def test_a_picture_of_a_part_folds_what_the_view_of_all_folds() -> None:
+    """Of workers that differ a little, a part has calls of more executions of some."""
+
+    def cost(op: Op) -> float:
+        if not isinstance(op, Call):
+            return 3e3
+        return CALL_NS * (1 + 0.02 * (int(op.actor[1:]) % 5)) * (1.5 if op.actor == "a7" else 1)
+
+    build = Builder()
+    plan = build.plan(*[build.call(f"a{at}", "work", 0, label="Worker") for at in range(20)])
+    trace = labelled(simulated(plan, 20, op_cost=cost))
+    (members,) = members_in(trace)
+    assert set(ALL) - set(members) == {"a7"}
+    assert members_in(trace, is_part=True) == [members]
 
 
 def test_a_few_rows_are_not_folded() -> None:
@@ -124,10 +146,39 @@ def test_an_actor_that_stands_out_is_a_card_and_a_row_of_its_own() -> None:
     drawn = topology_picture(measured.graph.plan, title="x", measured=measured)
     assert ">19 alike, a7 3.00x slower" in drawn and ">3.00x slower than 19 others<" in drawn
     assert ">Worker \u00d719<" in drawn
+    assert ">unlike others of its class<" in drawn and drawn.count('class="rcg-odd"') == 2
     card = card_of(summary)
     assert card.about.startswith("19 alike, a7 3.00x slower \u00b7 ")
+    for width in (840, 420):
+        picture = summary_of(replace(card, answer="a7 limits this"), width=width)
+        check_picture(picture)
+        texts = re.findall(r"<text[^>]*>([^<]+)<", picture)
+        assert "a0 to a6, a8 to a19" in " ".join(texts) and "12 executions in " in " ".join(texts)
+        assert not [each for each in texts if "\u2026" in each]
     (row,) = [each for each in card.shares if each.is_odd]
     assert row.label == "a7 (Worker)" and row.note.endswith(" \u00b7 3.00x slower")
+
+
+@pytest.mark.parametrize("room", [ROOM, NARROW_ROOM])
+@pytest.mark.parametrize("plan", [pipeline(63), microbatches(32, 16)], ids=["chain", "1F1B"])
+def test_among_many_stages_that_do_not_fold_the_odd_one_has_its_words_whole(
+    room: float, plan: Plan
+) -> None:
+    def cost(op: Op) -> float:
+        return CALL_NS * (1.5 if op.actor == "a18" else 1) if isinstance(op, Call) else 1e4
+
+    (measured,) = measured_of(labelled(simulated(plan, 3, op_cost=cost)))
+    diagram = diagram_of(topology_of(measured.graph.plan), room=room,
+                         figures=topology_figures_of(measured))  # fmt: skip
+    (odd,) = [card for card in diagram.cards if card.kind == "odd"]
+    name, words = odd.labels
+    assert name.text == "a18 (Stage)" and words.font == "strong"
+    assert odd.words[-1] == f"1.50x slower than {len(plan.actors) - 1} others"
+    picture = svg_of(diagram, "x", room=room)
+    check_picture(picture)
+    assert f">{words.text}<" in picture and words.text.startswith("1.50x slower")
+    legend = re.findall(r'class="rcg-key".*?>([^<>]+)<', picture)
+    assert "unlike others of its class" in legend and not [x for x in legend if "\u2026" in x]
 
 
 def test_each_of_sixteen_stages_has_a_row() -> None:

@@ -6,17 +6,22 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from html import escape, unescape
 
 import numpy as np
 import pytest
 
+from rcg.trace.analysis.latency import Latency
 from rcg.trace.measured import Measured, summarize
+from rcg.trace.trace import Trace
 from rcg.views.data.figures import CardRow, ProfileCard, card_of, topology_figures_of
 from rcg.views.data.lettering import DOT
+from rcg.views.html.mimebundle import of_trace
+from rcg.views.html.page import page_of
 from rcg.views.svg.summary import summary_of
 from tests.unit.trace_by_hand import END, ROWS
 from tests.unit.traces import changed, event, events, graph_trace, trace
-from tests.unit.views_traces import check_picture, pipeline, simulated
+from tests.unit.views_traces import check_picture, check_pictures, pipeline, simulated
 
 
 def test_shares_are_as_wide_as_they_are_large() -> None:
@@ -90,3 +95,40 @@ def test_of_kernels_the_card_says_how_long_a_gpu_was_busy() -> None:
     assert "GPU busy: 38.2 % of the time" in str(summary)
     (plain,) = summarize(trace(graph, end=END)).graphs
     assert plain.shares.device is None and "GPU" not in str(plain)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_each_tick_of_the_latency_has_its_number(longer: bool) -> None:
+    (graph,) = summarize(simulated(pipeline(2), 3)).graphs
+    counts = tuple([50 if longer else 2] * 5)
+    for last_ms in (2.05, 5, 6.46, 9.99, 12, 40.2, 99):
+        latency = Latency(1e6, 1e6, 1.55e6, last_ms * 1e6, counts, (0.5,) * 5)
+        assert latency.has_longer == longer
+        picture = summary_of(replace(card_of(graph), latency=latency), width=420)
+        check_picture(picture)
+        base = re.findall(r"M([\d.]+) ([\d.]+)v4", picture)
+        numbers = re.findall(rf'x="([\d.]+)" y="{float(base[0][1]) + 16:g}"[^>]*middle', picture)
+        assert len(base) == len(numbers) >= 2
+        assert abs(float(numbers[-1]) - float(base[-1][0])) < 25
+
+
+def test_advice_is_code_on_pages_in_notebooks_and_in_pictures() -> None:
+    run = simulated(pipeline(3), 60, jitter=0.4)
+    (graph,) = summarize(run).graphs
+    assert graph.verdict is not None
+    (advice,) = graph.verdict.advice
+    element = f"<code>{escape(advice.code)}</code>"
+    assert element in page_of(run, "A run")
+    two = Trace((*run.graphs, *run.graphs), run.start_ns, run.end_ns)
+    assert page_of(two, "Two").count(element) == 2
+    html = of_trace(run)["text/html"]
+    assert element in html
+    assert not [each for each in check_pictures(html) if ">try<" in each]  # it is there once
+    long = replace(advice, code="a = 1; graph.map(inputs, " + "in_flight=3, " * 12 + ")")
+    for code in (advice, long):
+        for width in (1040, 420):
+            picture = summary_of(replace(card_of(graph), advice=(code,)), width=width)
+            check_picture(picture)
+            lines = re.findall(r'<text[^>]*font-family="[^"]*monospace"[^>]*>([^<]*)<', picture)
+            shown = " ".join(unescape(each).strip() for each in lines)
+            assert shown == code.code.replace(";", "")

@@ -40,6 +40,7 @@ const NUMBER_ROOM = 1.5;
 const TURNED_ROOM = 3;
 const NEARLY_ALL = 0.9; // of alike bars: a label has to fit on so many
 const LEAST_LABELLED = 12; // pixels of height
+const NUMBER = "0"; // the sign of numbers, in a legend
 const FRAMED = new Set(["tinted", "outlined", "faint"]);
 
 /** The bars of one row by start, and the latest end of each bar and all before it. */
@@ -103,10 +104,9 @@ export function litOf(added) {
   return [lit, sum];
 }
 
-/** The first label that fits. If none does, an only label is shortened; others have a short form. */
+/** The first label that fits: rather none than a part of one, as in pictures. */
 export function labelOf(labels, room, measure) {
-  const fits = labels.find((each) => measure(each) <= room);
-  return fits ?? (labels.length === 1 && room > 36 ? shorten(labels[0], room, measure) : "");
+  return labels.find((each) => measure(each) <= room) ?? "";
 }
 
 /**
@@ -633,7 +633,7 @@ export class Lanes {
       context.restore();
     };
     this.tellPart();
-    this.spelt = new Set(); // the initials that labels have
+    this.spelt = new Set(); // the signs of a legend that labels have
     for (const [isPinned, from, to] of [[false, this.pinnedHeight, this.viewHeight], [true, 0, this.pinnedHeight]]) {
       const rows = inSight.filter((row) => row.isPinned === isPinned);
       if (!rows.length) continue;
@@ -660,7 +660,7 @@ export class Lanes {
       for (const x of marked) context.fillRect(x - 0.5, top, 1, this.viewHeight);
     }
     this.drawAxis(ticks);
-    this.scene.tellLetters(this.spelt);
+    this.scene.tellSigns(this.spelt);
     const data = this.card.root.dataset;
     data.slices = this.start.length;
     data.drawn = this.drawn;
@@ -716,17 +716,19 @@ export class Lanes {
       const label = writing && labels.at(-1 - writing.form);
       if (label && fitsOn(writing, this.measure(label, this.font) / size, width, height)) [shown, size, isTurned] = [label, writing.size, writing.isTurned];
     } else {
-      shown = width > LEAST_LABELLED ? labelOf(labels, width - 5, (each) => this.measure(each, this.font)) : "";
+      shown = width > LEAST_LABELLED ? labelOf(labels, width - LABEL_ROOM, (each) => this.measure(each, this.font)) : "";
     }
     if (!shown) return;
     context.font = `${size}px ${this.family}`;
     context.save();
     context.translate((from + to) / 2, y + height / 2 + 0.5);
     if (isTurned) context.rotate(-Math.PI / 2);
+    if (!this.fills[this.look[slice]]) context.strokeText(shown, 0, 0); // a hatch ends around it
     context.fillText(shown, 0, 0);
     context.restore();
     this.labelled += 1;
-    const { initial } = scene.words.nameOf(slice);
+    const { initial, call, batch } = scene.words.nameOf(slice);
+    if (scene.alikeOf(slice) === "call" && (call ?? batch) !== null) this.spelt.add(NUMBER);
     if (initial && shown.startsWith(initial) && Number.isInteger(Number(shown.slice(initial.length)))) this.spelt.add(initial);
   }
 
@@ -954,11 +956,14 @@ export class Lanes {
       context.lineWidth = 1.75;
       context.strokeRect(from, y - 0.5, Math.max(width, 2), height + 1);
     }
-    if (height >= LEAST_LABELLED && colour) {
+    if (height >= LEAST_LABELLED) {
       // Text on a faded bar has the colour of text on the background.
-      context.fillStyle = context.globalAlpha < 0.5 ? this.paints.faint : this.inks[bucket];
+      context.fillStyle = context.globalAlpha < 0.5 || !colour ? this.paints.faint : this.inks[bucket];
+      context.strokeStyle = this.paints.ground;
+      context.lineWidth = 3;
       context.globalAlpha = 1;
-      this.drawLabel(slice, from, to, y, height);
+      // Of a bar that goes on outside, what is in sight has to have room for it.
+      this.drawLabel(slice, Math.max(from, this.gutter), Math.min(to, this.gutter + this.room), y, height);
     }
   }
 

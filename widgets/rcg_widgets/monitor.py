@@ -53,7 +53,7 @@ class LiveMonitor(anywidget.AnyWidget):
         interval_s: Seconds between two samples, at least 0.05.
         start: Whether to start immediately.
         title: The title; without one, the name of the graph.
-        stuck_after_s: The graph hangs, and is shown in red, if an op takes longer than this many
+        stuck_after_s: The graph hangs, and is highlighted, if an op takes longer than this many
             seconds, and five times as long as executions have taken so far.
 
     Traits:

@@ -11,14 +11,14 @@ const ALIKE = 3; // rows that are
 const SAME_SHARE = 0.03; // of the range: how far their times may differ,
 const SAME_PART = 0.2; // and of the longest of them,
 const TINY = 0.002; // unless it is so little of the range
-const MADE = new Set(["predicted", "ideal"]); // kinds of bars that were not measured
+const MADE = new Set(["predicted", "ideal"]); // kinds of bars, and parts of processes, that were not measured
 const LEAST_GAP = 5e-4; // microseconds: half of what is recorded
 const WHAT = ["process", "what", "kind"];
 
 /**
- * What happened in a range: the bars of each row that are the same in `keyOf`, with their number, the
- * time that they take of the range, and the longest of them. The largest sums come first. A bar may be
- * a sum itself, of `countOf` bars; `weightOf` is the time that a unit of its length stands for.
+ * What happened in a range: the bars of each row that are the same in `keyOf`, with their number,
+ * and the time that they and the longest of them take of the range. The largest sums come first.
+ * A bar may be a sum itself, of `countOf` bars; `weightOf` is the time that a unit of its length stands for.
  */
 export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1, longestOf = (slice) => duration[slice], weightOf = () => 1) {
   const found = [];
@@ -32,9 +32,10 @@ export function sumsOf(rows, start, duration, keyOf, from, to, countOf = () => 1
       if (took <= 0) continue;
       const key = keyOf(slice);
       const sum = sums.get(key) ?? { row, slice, count: 0, total: 0, longest: 0 };
+      const time = took * weightOf(slice);
       sum.count += countOf(slice);
-      sum.total += took * weightOf(slice);
-      sum.longest = Math.max(sum.longest, longestOf(slice));
+      sum.total += time;
+      sum.longest = Math.max(sum.longest, Math.min(longestOf(slice), time));
       sums.set(key, sum);
     }
     found.push(...sums.values());
@@ -287,7 +288,8 @@ export class SumsTable {
     root.hidden = from === undefined;
     card.root.dataset.sums = "";
     if (root.hidden) return;
-    const each = sumsOf(scene.rows, columns.start, columns.duration, (slice) => whatOf[name[slice]] * 256 + kind[slice], from, to, scene.countOf, scene.longestOf, scene.weightOf);
+    const measured = scene.rows.filter(({ part }) => !MADE.has(part)); // what was not has other times
+    const each = sumsOf(measured, columns.start, columns.duration, (slice) => whatOf[name[slice]] * 256 + kind[slice], from, to, scene.countOf, scene.longestOf, scene.weightOf);
     const isSame = ({ row, slice }) => (isMany ? `${whatOf[name[slice]]} ${kind[slice]} ${row.part} ${row.isLane} ${row.process === "driver"}` : slice);
     const table = alikeSums(each, isSame, to - from).map(({ rows: same, slice, count, total, longest }) => ({
       process: [same.length === 1 ? same[0].name : `each of ${same.length}: ${runsOf(same.map((row) => row.process))}`],
@@ -314,6 +316,7 @@ export class SumsTable {
     const { sums } = head;
     const words = [
       `${scene.time(from)} to ${scene.time(to)}: ${scene.time(to - from)}`,
+      measured.length < scene.rows.length ? "measured time alone" : "",
       more > 0 ? `the first ${MAX_SUMS} of ${countText(table.length)} rows` : "",
       sums && from < sums.until_us ? `to within ${timeText(sums.bin_us)}` : "",
     ];

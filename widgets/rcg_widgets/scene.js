@@ -583,8 +583,8 @@ class Scene {
     this.explain();
   }
 
-  /** Shows what the initials of methods are that labels have. */
-  tellLetters(used) {
+  /** Shows what the initials and the numbers are that labels have. */
+  tellSigns(used) {
     for (const letter of this.letters) letter.parentElement.hidden = !used.has(letter.textContent);
   }
 
@@ -597,10 +597,9 @@ class Scene {
       entries.set(title, style === "outlined" || style === "faint" ? "rcg-outline" : colour ? [colour, share] : "rcg-waiting");
     });
     const links = new Set(columns.link_kind);
-    const letters = head.view === "pipeline" ? [] : Object.entries(head.initials); // there each method has a colour
     card.explain([
       ...[...entries].map(([title, sign]) => [sign, title]),
-      ...letters.map(([letter, method]) => [{ letter }, method]),
+      ...head.signs.map(([letter, words]) => [{ letter }, words]),
       ["rcg-idle", head.ground],
       ...(columns.path_row.length ? [["rcg-path-key", head.path_title]] : []),
       ...(links.has(EXCHANGE) || (links.has(VALUE) && head.view === "timeline") ? [["rcg-transfer", "transfer"]] : []),

@@ -43,12 +43,12 @@ class Excerpt:
 
     @property
     def words(self) -> str:
-        """A description of the executions."""
+        """A description of these executions; ``part_words`` adds those that are there in parts."""
         if self.is_open:
-            return f"execution {self.first}, not finished"
+            return f"execution {self.first:,}, not finished"
         if self.first == self.last:
-            return f"all of execution {self.first}"
-        return f"all of executions {self.first} to {self.last}"
+            return f"all of execution {self.first:,}"
+        return f"all of executions {self.first:,} to {self.last:,}"
 
 
 def whole_executions(measured: Measured) -> tuple[Ints, Ints]:

@@ -12,6 +12,7 @@ import numpy as np
 from rcg.ir.index import Place
 from rcg.ir.ops import Call
 from rcg.text import brief, plural, rate_text, share_text, stated, time_text, visible
+from rcg.trace.analysis.advice import Advice
 from rcg.trace.analysis.alike import Odd, members_text, odd_text
 from rcg.trace.analysis.events import TimeKind
 from rcg.trace.analysis.highest import high_word
@@ -73,6 +74,8 @@ class ProfileCard:
         keys: Names and values of the key figures.
         note_title: The title of the notes of the rows.
         answer: What limits the graph, in a sentence above all; "" if that is not known.
+        advice: What would help.
+        latency: How the latencies are distributed.
     """
 
     title: str
@@ -81,7 +84,7 @@ class ProfileCard:
     keys: Sequence[tuple[str, str]]
     note_title: str = ""
     answer: str = ""
-    advice: Sequence[str] = ()
+    advice: Sequence[Advice] = ()
     latency: Latency | None = None
 
 
@@ -133,7 +136,7 @@ def card_of(graph: GraphSummary) -> ProfileCard:
         keys=_keys(graph),
         note_title="busy per execution" if graph.executions else "",
         answer=stall_text(graph) if graph.stall else answer,
-        advice=() if verdict is None else tuple(each.text for each in verdict.advice),
+        advice=() if verdict is None else verdict.advice,
         latency=graph.latency,
     )
 

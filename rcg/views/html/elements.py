@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
+from rcg.table import escaped
 from rcg.text import visible
+from rcg.trace.analysis.advice import Advice
 from rcg.views.svg.canvas import MONOSPACE, SANS
 
 _HOVER: Final = re.compile("<title>[^<]*</title>")
@@ -53,9 +55,16 @@ _SCHEME: Final = (
     )
 )
 
+# A line of code scrolls aside instead of being broken, and a click selects all of it.
+_CODE: Final = (
+    f".rcg code{{font-family:{MONOSPACE};font-size:12px;white-space:pre;display:inline-block;"
+    "max-width:100%;overflow-x:auto;vertical-align:bottom;user-select:all;"
+    "background:none!important;color:inherit!important}"
+)
+
 # An image follows the system where its page has no color-scheme, unlike the page, which is light.
 _IMAGES: Final = (
-    f"<style>{_SCHEME}"
+    f"<style>{_SCHEME}{_CODE}"
     '@property --rcg-probe{syntax:"<color>";inherits:true;initial-value:#fff}'
     ".rcg{--rcg-probe:light-dark(#fff,#000)}"
     "@container style(--rcg-probe:#000){.rcg img{color-scheme:dark!important}}</style>"
@@ -105,6 +114,7 @@ STYLE: Final = (
     ".rcg .rcg-bad{color:var(--rcg-bad)}"
     f".rcg pre{{font-family:{MONOSPACE};font-size:12px;margin:4px 0 0;white-space:pre-wrap;"
     "overflow-wrap:anywhere;background:none!important;color:inherit!important}"
+    f"{_CODE}"
     ".rcg details{margin-top:10px}.rcg summary{cursor:pointer}"
     "</style>"
 )
@@ -122,9 +132,20 @@ def themed(body: str) -> str:
     return f'<div class="rcg rcg-is-auto">{STYLE}{body}</div>'
 
 
-def images(pictures: Iterable[tuple[str, str]]) -> str:
-    """Return pictures as HTML, each of an alternative text and an SVG file; "" without any."""
-    found = "".join(f"<div>{img(svg, alt)}</div>" for alt, svg in pictures)
+def advised(advice: Iterable[Advice]) -> str:
+    """Return advice as HTML: its lines of code, each above what it gives."""
+    return "".join(
+        f"<p>try <code>{escaped(each.code)}</code><br>{escaped(each.effect)}</p>\n"
+        for each in advice
+    )
+
+
+def images(pictures: Iterable[tuple[str, ...]]) -> str:
+    """Return pictures as HTML; "" without any.
+
+    Each is an alternative text, an SVG file, and HTML that stands below it, if any.
+    """
+    found = "".join(f"<div>{img(svg, alt)}{''.join(below)}</div>" for alt, svg, *below in pictures)
     return f'<div class="rcg rcg-is-auto">{_IMAGES}{found}</div>' if found else ""
 
 

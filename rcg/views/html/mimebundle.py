@@ -14,7 +14,7 @@ from rcg.trace.analysis.summary import Summary
 from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import Recording
-from rcg.views.html.elements import images
+from rcg.views.html.elements import advised, images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
     actors_pictures,
@@ -34,11 +34,8 @@ _OVER_TIME: Final = (
 )
 
 
-def mimebundle(text: str, pictures: Iterable[tuple[str, str]], note: str = "") -> Mimebundle:
-    """Return a mimebundle of text, and of pictures with a note below them.
-
-    A picture is its alternative text and the text of its SVG file.
-    """
+def mimebundle(text: str, pictures: Iterable[tuple[str, ...]], note: str = "") -> Mimebundle:
+    """Return a mimebundle of text, and of pictures (see ``images``) with a note below them."""
     html = images(pictures)
     if html and note:
         html += f"<p>{escaped(note)}</p>"
@@ -61,13 +58,15 @@ def of_trace(trace: Recording) -> Mimebundle:
     """Return the mimebundle of a trace: its summary as text and as pictures."""
     whole, trace = trace, trace.active
     summary = summarize(trace)
-    pictures: list[tuple[str, str]] = []
+    pictures: list[tuple[str, ...]] = []
     for graph, figures in list(zip(trace.graphs, summary.graphs, strict=True))[:_MAX_GRAPHS]:
         name = visible(graph.title)
         measured = Measured.of(trace, graph)
         topology = topology_picture(graph.plan, title=name, measured=measured)
         pictures.append((f"Topology of {name}", topology))
-        pictures.append((f"Profile of {name}", summary_picture(figures)))
+        advice = advised(figures.verdict.advice if figures.verdict else ())
+        below = f'<div style="margin:0 24px">{advice}</div>' if advice else ""
+        pictures.append((f"Profile of {name}", summary_picture(figures), below))
         for what, picture in _OVER_TIME:
             svg = picture(trace, graph)
             if svg is not None:

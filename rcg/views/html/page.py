@@ -22,7 +22,7 @@ from rcg.trace.measured import Measured, summarize
 from rcg.trace.model import GraphTrace, Recording
 from rcg.views.data.lettering import DOT
 from rcg.views.data.microbatches import microbatches_of
-from rcg.views.html.elements import STYLE, card
+from rcg.views.html.elements import STYLE, advised, card
 from rcg.views.html.interactive import assets, data_of, place_of
 from rcg.views.scene import Scene
 from rcg.views.scenes.timeline import timeline_scene
@@ -159,9 +159,8 @@ def _headline(graph: GraphSummary, *, of: bool) -> str:
         return ""
     name = f"{graph.title}: " if of else ""
     advice = () if of else graph.verdict.advice
-    return f'<p class="rcg-strong">{escaped(visible(f"{name}{graph.verdict}"))}</p>\n' + "".join(
-        f"<p>{escaped(visible(f'try: {each.text}'))}</p>\n" for each in advice
-    )
+    answer = escaped(visible(f"{name}{graph.verdict}"))
+    return f'<p class="rcg-strong">{answer}</p>\n{advised(advice)}'
 
 
 def _about(trace: Recording) -> str:
@@ -239,9 +238,10 @@ def _profile(summary: GraphSummary, *, has_answer: bool) -> str:
     wide, narrow = (
         summary_picture(summary, width, has_answer=has_answer) for width in (WIDTH, _NARROW)
     )
+    advice = summary.verdict.advice if has_answer and summary.verdict else ()
     return (
         f'<div class="rcg-figure rcg-wide">{wide}</div>\n'
-        f'<div class="rcg-figure rcg-narrow">{narrow}</div>'
+        f'<div class="rcg-figure rcg-narrow">{narrow}</div>{advised(advice)}'
     )
 
 

@@ -91,7 +91,7 @@ def pipeline_scene(measured: Measured, *, timeline: Scene | None = None) -> Scen
     where = f", one of {len(whole):,} complete ones" if len(whole) > 1 else ""
     words = [
         f"execution {execution}{where}",
-        f"{plural(1 + max(batches.values()), 'micro-batch')}, numbered",
+        plural(1 + max(batches.values()), "micro-batch"),
         "measured above, ideal below",
         *clock_words(scene.rows),
     ]

@@ -47,7 +47,7 @@ from rcg.views.scene import (
 from rcg.views.scenes.causes import causes_of
 from rcg.views.scenes.names import OpNames, names_of
 from rcg.views.scenes.prediction import executions_within_budget, fit, prediction_of, scene_of
-from rcg.views.scenes.timeline import clock_words, cut_of
+from rcg.views.scenes.timeline import clock_words, cut_of, part_words
 
 MAX_PREDICTED: Final = 8
 """Most executions of a prediction alone."""
@@ -93,7 +93,7 @@ def schedule_scene(
     is_shown = (bars.end > begin) & (bars.start < end)
     is_shown &= is_part | ((bars.execution >= first) & (bars.execution <= last))
     scene = replace(_scheduled(graph.plan, cut, is_shown), begin=begin, end=end)
-    words = [part.words] if is_part and part else [_count(scene)]
+    words = [part_words(scene, part)] if is_part and part else [_count(scene)]
     compared = range(part.first, part.last + 1) if part else range(first, last + 1)
     is_open = part is not None and part.is_open  # what hangs was not predicted
     simulation = None if is_open else prediction_of(measured, len(compared), op_cost)
@@ -103,7 +103,7 @@ def schedule_scene(
         words.append(note if is_all else f"{note} for {_executions(compared[0], compared[-1])}")
         if calls is not None:
             scene = _with_rows_below(scene, calls, names)
-    scene = _folded(graph.plan, scene)
+    scene = _folded(graph.plan, scene, compared if is_part else None)
     words += [*_explained(scene), *clock_words(scene.rows)]
     shown = (part.start_ns - start_ns, part.end_ns - start_ns) if part and not is_part else None
     causes = scene.causes if is_part else causes_of(measured, scene.bars)
@@ -270,7 +270,7 @@ def _colours(scene: Scene, execution: Column, name: Column) -> Column:
 
 def _looks(repeats: int, *, is_alone: bool) -> tuple[Look, ...]:
     """Return the looks of executions: measured, of another method, predicted, the same, busy."""
-    colour = "execution" if repeats == 1 else "execution and call, number = call"
+    colour = "execution" if repeats == 1 else "execution and call"
     titles = (
         f"measured, colour = {colour}",
         "another method of the actor",
@@ -314,13 +314,18 @@ def _with_rows_below(scene: Scene, calls: Bars, names: OpNames) -> Scene:
     return replace(scene, bars=bars, links=scene.links.moved(moved[: len(above)]))
 
 
-def _folded(plan: Plan, scene: Scene) -> Scene:
-    """Return a scene with a row of medians for the rows of actors that do the same."""
+def _folded(plan: Plan, scene: Scene, whole: range | None = None) -> Scene:
+    """Return a scene with a row of medians for the rows of actors that do the same.
+
+    ``whole`` are the executions that it has all calls of; of others a row may have one more.
+    """
     if len(plan.actors) <= FEW:
         return scene
     bars = scene.bars
     numbers = {program.process: at for at, program in enumerate(plan.programs)}
     is_own = np.array([row.part == "" for row in scene.rows])[bars.row]
+    if whole is not None:
+        is_own &= (bars.execution >= whole.start) & (bars.execution < whole.stop)
     lane = np.array([numbers[row.process] for row in scene.rows])[bars.row]
     seen = {name: getattr(bars, name)[is_own] for name in ("start", "duration", "execution", "op")}
     found = alike_processes(plan, {**seen, "lane": lane[is_own]})

@@ -94,7 +94,7 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
     lanes = np.array([firsts[lane.process] for lane in graph.lanes])
     found = paths_of(measured) if part is None else path_within(measured, part)
     lost = sum(lane.lost for lane in graph.lanes)
-    words = [_executions(scene) if part is None else part.words]
+    words = [_executions(scene) if part is None else part_words(scene, part)]
     words += [] if part else [f"{time_text(scene.end - scene.begin)} in all"]
     words += clock_words(scene.rows)
     words += [f"{plural(lost, 'event')} {'was' if lost == 1 else 'were'} lost"] if lost else []
@@ -105,6 +105,7 @@ def timeline_scene(measured: Measured, *, part: Excerpt | None = None) -> Scene:
         about=f" {DOT} ".join([*words, *filter(None, [scene.about])]),
         paths=found.moved(lanes),
         causes=causes_of(measured, scene.bars) if part is None else scene.causes,
+        is_part=part is not None,
         window=shown,
     )
 
@@ -115,15 +116,31 @@ def clock_words(rows: Sequence[Row]) -> list[str]:
     return [f"clocks of nodes to within {time_text(error_ns)}"] if error_ns else []
 
 
+def part_words(scene: Scene, part: Excerpt) -> str:
+    """Return which executions the scene of a part of a trace shows, whole and in parts."""
+    ran = _ran(scene)
+    others = [_to(each) for each in (ran[ran < part.first], ran[ran > part.last]) if len(each)]
+    return f"{part.words}, and parts of {' and '.join(others)}" if others else part.words
+
+
 def _executions(scene: Scene) -> str:
+    ran = _ran(scene)
+    if not len(ran):
+        return "nothing ran"
+    return f"execution{'s' if ran.min() < ran.max() else ''} {_to(ran)}"
+
+
+def _to(executions: Column) -> str:
+    first, last = f"{executions.min():,}", f"{executions.max():,}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _ran(scene: Scene) -> Column:
+    """Return the executions of bars, as often as they have some."""
     # At the end of a trace, actors wait to read the input of an execution that was not submitted.
     # So executions with nothing but reads do not count, unless there are no others.
     is_more = ~scene.where("read") & (scene.bars.kind != SPAN)
-    executions = scene.bars.execution[is_more if is_more.any() else slice(None)]
-    if not len(executions):
-        return "nothing ran"
-    first, last = f"{executions.min():,}", f"{executions.max():,}"
-    return f"executions {first} to {last}" if first != last else f"execution {first}"
+    return np.asarray(scene.bars.execution[is_more if is_more.any() else slice(None)])
 
 
 def _looks_of(spans: Sequence[str]) -> tuple[Look, ...]:

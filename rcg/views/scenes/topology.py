@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import ceil, log
+from math import ceil, inf, log
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from rcg.ir.channels import ChannelSpec
 from rcg.ir.index import Place
 from rcg.text import bytes_text, plural, share_text, speed_text, time_text
-from rcg.trace.analysis.alike import odd_text
+from rcg.trace.analysis.alike import Odd, odd_text
 from rcg.trace.analysis.ops import OpTimes
 from rcg.views.data.edge_styles import style_of
 from rcg.views.data.figures import TopologyFigures
@@ -172,12 +172,20 @@ class _Words:
         words += [f"median times and mean sizes of {plural(runs, 'execution')}"] if runs else []
         return f" {DOT} ".join(filter(None, words))
 
-    def alike(self, card: Card) -> str:
-        """Return which actors a card stands for, or how the one that it is differs from others."""
-        odd = self.figures.odd.get(card.processes[0]) if len(card.processes) == 1 else None
-        if odd is not None:
-            return f"{odd} than {plural(odd.others, 'other')}"
-        return self.labels.alike_text(card)
+    def odd(self, card: Card) -> Odd | None:
+        """Return how the one actor of a card differs from others; None if it does not."""
+        return self.figures.odd.get(card.processes[0]) if len(card.processes) == 1 else None
+
+    def alike(self, card: Card, most: float = inf) -> str:
+        """Return which actors a card stands for, or how the one that it is differs from others.
+
+        ``most`` is the room: from which others it differs is left out if it is too narrow.
+        """
+        odd = self.odd(card)
+        if odd is None:
+            return self.labels.alike_text(card)
+        text = f"{odd} than {plural(odd.others, 'other')}"
+        return text if width_of(text, SMALL, bold=True) <= most else str(odd)
 
     def share(self, row: Row) -> float:
         """Return the share of the critical path of a box."""
@@ -322,7 +330,8 @@ class _Drawing:
             height = _even(density.pill + _LINE * len(self._below[row.id]))
             return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
         rows = {}
-        y = density.head + (_LINE if words.alike(card) else 0)
+        alike = words.alike(card, density.name)
+        y = density.head + (_LINE if alike else 0)
         pad, aside = density.card_pad, density.card_pad + _BULGE * (card.id in self._looped)
         for row in card.rows:
             lines = 0 if density.is_one_line else len(self._below[row.id])
@@ -331,7 +340,7 @@ class _Drawing:
             y += height + density.row_gap
         heads = (
             width_of(words.labels.card_text(card), SIZE, bold=True),
-            width_of(words.alike(card), SMALL),
+            width_of(alike, SMALL, bold=words.odd(card) is not None),
         )
         head = min(density.name, max(heads)) + 2 * pad + 4
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
@@ -366,10 +375,14 @@ class _Drawing:
         rect, pad, labels = self.layout.cards[card.id], self._density.card_pad, self._words.labels
         x, y, room = rect.x + pad + 2, rect.y + self._density.head, rect.width - 2 * pad - 2
         texts = [Label(labels.card_text(card), x, y - 6.5, room, "name")]
-        if alike := self._words.alike(card):
-            texts.append(Label(alike, x, y + 7.5, room, is_faint=True))
-        kind = "actor" if card.kind == "actor" else "other"
-        return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)))
+        odd, alike = self._words.odd(card), self._words.alike(card, self._density.name)
+        if alike:
+            font: Font = "note" if odd is None else "strong"
+            texts.append(Label(alike, x, y + 7.5, room, font, is_faint=odd is None))
+        if odd is None:
+            kind = "actor" if card.kind == "actor" else "other"
+            return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)))
+        return Box("odd", rect, tuple(texts), (*labels.card_lines(card), self._words.alike(card)))
 
     def _box(self, row: Row) -> Box:
         card, rect = self._folded.cards[row.card], self.layout.rows[row.id]

@@ -59,6 +59,7 @@ _ROLES: Final[dict[str, tuple[Paint, ...]]] = {
     "on-wait": (Paint("fill", "#4a535e", "#b4bdc8"), Paint("stroke", "#e6e9ed", "#2a323d")),
     "queue": (Paint("fill", "#a3aebb", "#5d6b7a"),),
     "marked": (Paint("fill", "#fbeadf", "#33231a"),),
+    "odd": (Paint("fill", "#fbeadf", "#33231a"), Paint("stroke", "#d55e00", "#ff8a3d")),
 }
 
 # A placeholder for the picture's id. It cannot occur in a name, which is visible text.

@@ -20,7 +20,7 @@ from rcg.views.diagram import NOTABLE, Box, Diagram, Label, Line
 from rcg.views.svg.canvas import MARGIN, Canvas, Paint
 
 _LEGEND_LINE: Final = 20.0
-_LEGEND_ROOM: Final = 190.0
+_LEGEND_ROOM: Final = 240.0
 _MAX_GROUPS: Final = 8
 _TEXT_ROOM: Final = 760.0
 _WIDTH_TEXT: Final = "width: 1 kB to 1 GB"
@@ -29,10 +29,12 @@ _FONTS: Final[dict[str, dict[str, Any]]] = {
     "name": {"bold": True},
     "method": {"monospace": True},
     "note": {"size": SMALL},
+    "strong": {"size": SMALL, "bold": True},
 }
 _CARDS: Final = {
     "frame": ("rcg-node-frame", "frame", 12.0),
     "actor": ("rcg-actor-box", "actor", 9.0),
+    "odd": ("rcg-actor-box", "odd", 9.0),
     "other": ("rcg-other-box", "actor", 9.0),
 }
 
@@ -163,6 +165,9 @@ class _Painter:
                 for at, share in enumerate((0.01, 0.1, 0.4, 1.0))
             )
             entries.append((shades, "share of the critical path"))
+        if any(card.kind == "odd" for card in self._diagram.cards):
+            sign = f'<rect{paint("odd")} x="9" y="-5" width="14" height="10" rx="2"/>'
+            entries.append((sign, "unlike others of its class"))
         if self._diagram.is_measured:
             wedge = f'<path{paint("queue")} d="M0 -.6L32 -3V3L0 .6z"/>'
             entries.append((wedge, _WIDTH_TEXT))

@@ -116,12 +116,11 @@ def _drawn(diagram: Diagram) -> dict[str, Any]:
 def summary_picture(summary: GraphSummary, width: float = WIDTH, *, has_answer: bool = True) -> str:
     """Return where the time of each actor went, and the key figures.
 
-    What limits the graph and what would help is left out where that stands elsewhere.
+    What limits the graph is left out where that stands elsewhere; what would help always stands
+    beside it, as text that can be copied.
     """
-    figures = card_of(summary)
-    if not has_answer:
-        figures = replace(figures, answer="", advice=())
-    return summary_of(figures, width=width)
+    figures = replace(card_of(summary), advice=())
+    return summary_of(figures if has_answer else replace(figures, answer=""), width=width)
 
 
 def schedule_picture(trace: Recording, graph: GraphTrace) -> str | None:

@@ -29,6 +29,7 @@ from rcg.views.scene import (
     COLLECTIVE,
     EXCHANGE,
     LINK_LOOKS,
+    NUMBER,
     PATH_TITLE,
     PREDICTION,
     VALUE,
@@ -86,7 +87,7 @@ class _Picture:
         self._bands = self._chart.bands
         self._scale = self._chart.plot_width / max(scene.end - scene.begin, 1)
         self._is_alike = scene.is_numbered | scene.where("span")
-        self._initials: set[str] = set()  # that labels have
+        self._signs: set[str] = set()  # that labels have
 
     def text(self, title: str, about: str) -> str:
         scene, chart = self._scene, self._chart
@@ -226,14 +227,17 @@ class _Picture:
         text = labels[-1 - writing.form]
         if not writing.fits(width_of(text, 1, bold=True), width, height):
             return None
-        self._note_initial(bar, text)
+        self._note_signs(bar, text)
         return Label(text, writing.size, writing.is_turned)
 
-    def _note_initial(self, bar: int, label: str) -> None:
-        """Keep in mind that a label has the initial of its method, for the legend."""
-        initial = self._scene.names[self._scene.bars.name[bar]].initial
+    def _note_signs(self, bar: int, label: str) -> None:
+        """Keep in mind what a label has: the initial of its method, a number of its call."""
+        name = self._scene.names[self._scene.bars.name[bar]]
+        initial = name.initial
         if initial and label.removeprefix(initial).isdigit() and label.startswith(initial):
-            self._initials.add(initial)
+            self._signs.add(initial)
+        if name.call is not None or name.batch is not None:
+            self._signs.add(NUMBER)
 
     def _numbers(
         self, placed: Placed, bands: Sequence[Band], groups: dict[tuple[int, str], Ints]
@@ -274,7 +278,7 @@ class _Picture:
                 # Above the thin bar of what follows the call, which would read as a minus.
                 y = band.middle - band.height * _THIN / 2 - 1.5
                 texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{label}</text>')
-                self._note_initial(int(placed.row[at]), label)
+                self._note_signs(int(placed.row[at]), label)
         if not texts:
             return []
         return [
@@ -423,10 +427,10 @@ class _Picture:
     def _legend(self, placed: Placed, links: set[int], *, has_path: bool) -> list[tuple[str, str]]:
         canvas, scene = self._canvas, self._scene
         entries = legend_of(canvas, scene.looks, set(placed.look.tolist()))
-        for initial, method in scene.initials.items():
-            if initial in self._initials and scene.view != "pipeline":  # which has one colour each
+        for sign, words in scene.signs.items():
+            if sign in self._signs:
                 letter = f'<text{canvas.paint("text")} x="4" y="9" font-weight="600">'
-                entries.append((f"{letter}{escape(initial)}</text>", method))
+                entries.append((f"{letter}{escape(sign)}</text>", words))
         if scene.ground:
             entries.append((f'<rect{idle(canvas)} width="14" height="10" rx="2"/>', scene.ground))
         if has_path:

@@ -25,9 +25,11 @@ from rcg.views.svg.looks import kind_entries, kind_looks
 _TOP: Final = MARGIN + 50
 _TWO_COLUMNS: Final = 720
 _KEYS: Final = 330.0
+_NAMES: Final = 0.4  # of the room
 _LINE: Final = 25.0
 _MAX_LINE_CHARS: Final = 80  # of a hover
 _TEXT_LINE: Final = 18.0
+_TRY: Final = 24.0  # where the code of advice begins
 _MEAN_WIDTH, _MEAN_WIDTH_BOLD = 0.6, 0.65  # of a character, as a share of its size
 _ROOM_FOR_WAITS: Final = 480.0
 _COLUMN_GAP: Final = 14.0
@@ -110,18 +112,25 @@ class _Summary:
             shapes.append(canvas.text(line, MARGIN, y, room, bold=True))
             y += _TEXT_LINE
         for advice in figures.advice:
-            lines = wrapped(f"try: {advice}", int((room - 22) / SIZE / _MEAN_WIDTH))
-            for number, line in enumerate(lines):
-                x = MARGIN + (0 if number == 0 else 22)
-                shapes.append(canvas.text(line, x, y, room - x + MARGIN))
+            shapes.append(canvas.text("try", MARGIN, y, _TRY, role="faint"))
+            x, free = MARGIN + _TRY, room - _TRY
+            most = int(free / width_of("0", SIZE, monospace=True))
+            for statement in advice.code.split("; "):
+                for line in wrapped(statement, most, later="    "):
+                    shapes.append(canvas.text(line, x, y, free, monospace=True))
+                    y += _TEXT_LINE
+            for line in wrapped(advice.effect, int(free / SIZE / _MEAN_WIDTH)):
+                shapes.append(canvas.text(line, x, y, free))
                 y += _TEXT_LINE
-        shapes.append(canvas.text(figures.about, MARGIN, y, room, role="faint"))
-        return shapes, y + 19
+        for line in wrapped(figures.about, int(room / SIZE / _MEAN_WIDTH)):
+            shapes.append(canvas.text(line, MARGIN, y, room, role="faint"))
+            y += _TEXT_LINE
+        return shapes, y + 1
 
     def _bars(self) -> tuple[list[str], float]:
         figures, canvas = self._figures, self._canvas
         widths = [width_of(visible(each.label), self._size, bold=True) for each in figures.shares]
-        names = min(max(widths, default=0.0), self._room / 3)
+        names = min(max(widths, default=0.0), self._room * _NAMES)
         notes = [(figures.note_title, [each.note for each in figures.shares])]
         if self._room >= _ROOM_FOR_WAITS and any(each.waits for each in figures.shares):
             notes.append(("waits most for", [each.waits for each in figures.shares]))
@@ -145,7 +154,10 @@ class _Summary:
             middle = y + self._bar / 2
             lines = [line for line in (each.label, *each.hover.split("\n")) if line]
             hover = "\n".join(brief(line, _MAX_LINE_CHARS) for line in lines)
-            shapes.append(canvas.head(each.label, middle, names + 1, self._size, hover))
+            # Rather without its class than cut.
+            is_whole = widths[row] <= names
+            name = each.label if is_whole else each.label.partition(" (")[0]
+            shapes.append(canvas.head(name, middle, names + 1, self._size, hover))
             shapes += self._stack(each, left, y, plot)
             for (_, texts), end, width in zip(notes, ends, wide, strict=True):
                 if texts[row]:
@@ -211,13 +223,16 @@ class _Summary:
             )
         shapes.append(f'<path{canvas.paint("grid")} d="M0 {base:g}H{room:g}"/>')
         last = "and more" if found.has_longer else ""
-        right = room - width_of(last, SMALL)
+        free, right = 0.0, room - (width_of(last, SMALL) + 6 if last else 0)
         for at, label in ticks_of(found.last_ns - found.first_ns, 5, found.first_ns):
             x = round(at * room / (found.last_ns - found.first_ns), 1)
-            shapes.append(f'<path{canvas.paint("joint")} d="M{x:g} {base:g}v4"/>')
             half = width_of(label, SMALL) / 2
-            if x - half >= 0 and x + half + 6 <= right:
-                shapes.append(canvas.note(label, x, base + 16, 2 * half + 1, anchor="middle"))
+            middle = min(max(x, free + half), right - half)  # inside, and still below its tick
+            if middle - half < free or abs(middle - x) > half:
+                continue
+            shapes.append(f'<path{canvas.paint("joint")} d="M{x:g} {base:g}v4"/>')
+            shapes.append(canvas.note(label, middle, base + 16, 2 * half + 1, anchor="middle"))
+            free = middle + half + 6
         shapes.append(canvas.note(last, room, base + 16, room / 2, anchor="end"))
         return shapes, base + 18
 
