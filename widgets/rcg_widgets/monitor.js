@@ -5,7 +5,7 @@ import { button, bytesText, countText, drawn, element, rateText, shareText, Card
 
 const COLUMNS = ["time", "throughput", "in_flight", "queued", "waiting", "memory"];
 const ROOMY = 12; // so many rows have room for everything; more are compact, in several columns
-const USUAL = ["running", "waiting", "ready", "ended"]; // states; of others the row says more
+const USUAL = ["running", "waiting", "gave up", "ready", "ended"]; // states; of others the row says more
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [rateText(value), ""] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },

@@ -179,6 +179,13 @@ class _Words:
             return f"{odd} than {plural(odd.others, 'other')}"
         return self.labels.alike_text(card)
 
+    def notes(self, card: Card) -> list[tuple[str, bool]]:
+        """Return the lines below the name of a card, each with whether it says what is wrong."""
+        mark = self.labels.mark_of(card)
+        found = [(mark.text, mark.kind != "over")] if mark else []
+        alike = self.alike(card)
+        return [*found, (alike, False)] if alike else found
+
     def share(self, row: Row) -> float:
         """Return the share of the critical path of a box."""
         return sum(self.figures.on_path.get(op, 0.0) for op in _ops(row))
@@ -322,7 +329,8 @@ class _Drawing:
             height = _even(density.pill + _LINE * len(self._below[row.id]))
             return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
         rows = {}
-        y = density.head + (_LINE if words.alike(card) else 0)
+        notes = [text for text, _ in words.notes(card)]
+        y = density.head + _LINE * len(notes)
         pad, aside = density.card_pad, density.card_pad + _BULGE * (card.id in self._looped)
         for row in card.rows:
             lines = 0 if density.is_one_line else len(self._below[row.id])
@@ -331,7 +339,7 @@ class _Drawing:
             y += height + density.row_gap
         heads = (
             width_of(words.labels.card_text(card), SIZE, bold=True),
-            width_of(words.alike(card), SMALL),
+            *[width_of(note, SMALL) for note in notes],
         )
         head = min(density.name, max(heads)) + 2 * pad + 4
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
@@ -366,10 +374,14 @@ class _Drawing:
         rect, pad, labels = self.layout.cards[card.id], self._density.card_pad, self._words.labels
         x, y, room = rect.x + pad + 2, rect.y + self._density.head, rect.width - 2 * pad - 2
         texts = [Label(labels.card_text(card), x, y - 6.5, room, "name")]
-        if alike := self._words.alike(card):
-            texts.append(Label(alike, x, y + 7.5, room, is_faint=True))
+        notes = self._words.notes(card)
+        texts += [
+            Label(text, x, y + 7.5 + _LINE * at, room, is_faint=not is_bad, is_bad=is_bad)
+            for at, (text, is_bad) in enumerate(notes)
+        ]
         kind = "actor" if card.kind == "actor" else "other"
-        return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)))
+        is_bad = any(is_bad for _, is_bad in notes)
+        return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)), is_bad=is_bad)
 
     def _box(self, row: Row) -> Box:
         card, rect = self._folded.cards[row.card], self.layout.rows[row.id]
