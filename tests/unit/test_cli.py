@@ -127,7 +127,7 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "",
         "pipeline (87752519): running",
         "4 /s, 3 of 10 in flight, 0 values queued, waiting 38 %, 4.1 kB of 1.05 MB",
-        "  actor       state                busy   memory  doing",
+        "  process     state                busy   memory  doing",
         "  driver      waiting                    1.02 kB  waits for a1",
         "  a0 (Stage)  running  ▬▬▬▬▬▬▬▬▬▬ 100 %  1.02 kB  work, execution 8",
         "  a1 (Stage)  waiting  ▬▬          25 %  1.02 kB  waits for a0",

@@ -105,7 +105,7 @@ function render({ model, el }) {
     return { ...tile, value, unit, mostText: most, line, area, node };
   });
   const head = element("div", { class: "rcg-row rcg-row-head", "aria-hidden": "true" },
-    ...["actor", "busy", "", "queue", "", "", "memory"].map((text) => element("span", text === "memory" ? { class: "rcg-memory" } : {}, text)));
+    ...["process", "busy", "", "queue", "", "", "memory"].map((text) => element("span", text === "memory" ? { class: "rcg-memory" } : {}, text)));
   const lines = [];
   const list = element("div", { class: "rcg-rows", role: "table", "aria-label": "actors" });
   card.body.append(element("div", { class: "rcg-tiles" }, ...tiles.map((each) => each.node)), list);
@@ -138,7 +138,7 @@ function render({ model, el }) {
     rows.forEach((row, at) => lines[at].write(row));
     const wanted = [...(rows.length && !isCompact ? [head] : []), ...lines.map((each) => each.node)];
     if (wanted.length !== list.children.length || wanted[0] !== list.firstChild) list.replaceChildren(...wanted);
-    card.explain(isCompact ? [["rcg-busy", "busy since the last look"], ["rcg-fill", "queue of what the actor reads"]] : []);
+    card.explain(isCompact ? [["rcg-busy", "busy since the last look"], ["rcg-fill", "queue of what it reads"]] : []);
   };
   const showState = () => {
     const isRunning = model.get("running");
