@@ -44,6 +44,7 @@ class Views(Protocol):
         title: str,
         actor_ids: Mapping[str, str],
         addresses: Mapping[str, str],
+        marks: Mapping[str, Any],
     ) -> Mimebundle:
         """Return the displayed forms of a running plan.
 
@@ -53,6 +54,7 @@ class Views(Protocol):
             title: The title of the picture.
             actor_ids: Ray's ids of the actors, by their ids in the plan.
             addresses: The addresses of the nodes of the cluster, by their ids in the plan.
+            marks: What is wrong with actors, by their ids in the plan.
         """
         ...
 
@@ -74,6 +76,7 @@ class Views(Protocol):
         actor_ids: Mapping[str, str],
         *,
         addresses: Mapping[str, str],
+        marks: Mapping[str, Any],
         **options: Unpack[DrawingOptions],
     ) -> str:
         """Draw a plan; write a file if one is asked for."""

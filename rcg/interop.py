@@ -62,7 +62,7 @@ def compile(dag: Any, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         ActorDiedError: An actor is dead.
         ChannelTimeout: An actor did not answer in time.
     """
-    return compile_record(_record_of(dag, "compile"), options)
+    return compile_record(_record_of(dag, "compile"), options, "compile")
 
 
 @at_users_line

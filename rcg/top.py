@@ -200,8 +200,8 @@ def figures_of(sample: Sample) -> list[str]:
 
 
 def _table(rows: Sequence[Row], *, is_roomy: bool = True) -> Table:
-    """Return what each actor does; if there is no room, without the last two columns."""
-    head = ("actor", "state", "busy", "queue", "memory", "doing")
+    """Return what each process does; if there is no room, without the last two columns."""
+    head = ("process", "state", "busy", "queue", "memory", "doing")
     cells = [
         (
             row.label,

@@ -116,10 +116,11 @@ CompileKeywords.__doc__ = with_attributes(
 )
 
 
-def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
+def compile_record(root: Record, keywords: CompileKeywords, called: str) -> CompiledDAG:
     """Compile everything that ``root`` depends on and start it on its actors.
 
-    Blocks until every actor has answered, or until ``timeout``.
+    Blocks until every actor has answered, or until ``timeout``. ``called`` is the name of the
+    function that the user called.
 
     Raises:
         TypeError: There is no such keyword.
@@ -131,7 +132,7 @@ def compile_record(root: Record, keywords: CompileKeywords) -> CompiledDAG:
         ChannelTimeout: An actor did not answer in time.
         OutOfDescriptors: This process, or an actor's, has none left.
     """
-    options = options_from_user(keywords)
+    options = options_from_user(keywords, called)
     deadline = Deadline(options.compile_timeout_s)
     with telling_exhaustion("to compile a graph"):
         name = _checked_name(keywords.get(_NAME))
@@ -148,7 +149,7 @@ def plan_record(root: Record, keywords: CompileKeywords) -> Plan:
     Blocks until every actor has said on which node it is, or until ``timeout``. Keywords that are
     about running have no effect. The errors are those of ``compile_record``.
     """
-    options = options_from_user(keywords)
+    options = options_from_user(keywords, "plan")
     with telling_exhaustion("to plan a graph"):
         plan, _, _ = _plan(root, keywords, options, Deadline(options.compile_timeout_s))
         return plan
@@ -243,15 +244,17 @@ def _tensor_nodes(graph: Graph) -> dict[str, tuple[str, Site]]:
     }
 
 
-def options_from_user(keywords: CompileKeywords) -> Options:
+def options_from_user(keywords: CompileKeywords, called: str = "compile") -> Options:
     """Return the options for these keywords, over the ``DAGContext``, over the environment.
+
+    ``called`` is the name of the function that the user called, for errors.
 
     Raises:
         TypeError: There is no such keyword, or one is given under both of its names.
         ValueError: A value is out of range; the text names the keyword.
     """
     given: dict[str, Any] = dict(keywords)
-    _check_names(given)
+    _check_names(given, called)
     if "enable_asyncio" in given:
         warn_user(
             f"enable_asyncio is not needed: {_IGNORED['enable_asyncio'].instead}",
@@ -288,7 +291,7 @@ _RENAMED: Final = {"_execution_timeout": ["submit_timeout"]}
 """What names of earlier versions of Ray are now."""
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
+def _check_names(given: Mapping[str, Any], called: str) -> None:
     known = [*_OPTIONS, *_IGNORED, _COMMUNICATOR, _COSTS, _NAME]
     for name in given:
         if name not in known:
@@ -297,12 +300,12 @@ def _check_names(given: Mapping[str, Any]) -> None:
             hint = f"; did you mean {near[0]!r}?" if near else "."
             ours = [each for each in known if not each.startswith("_") and each not in _IGNORED]
             raise TypeError(
-                f"compile() got an unexpected keyword argument {name!r}{hint} It takes "
+                f"{called}() got an unexpected keyword argument {name!r}{hint} It takes "
                 f"{', '.join(sorted(ours))}, and Ray's names of these"
             )
     for option in OPTIONS:
         if option.rays_keyword in given and option.keyword in given:
             raise TypeError(
-                f"compile() got both {option.keyword!r} and {option.rays_keyword!r}, which mean "
+                f"{called}() got both {option.keyword!r} and {option.rays_keyword!r}, which mean "
                 "the same"
             )

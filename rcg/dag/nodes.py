@@ -86,12 +86,12 @@ class DAGNode:
             ActorDiedError: An actor is dead.
             ChannelTimeout: An actor did not answer in time.
         """
-        return _compile(self._record, options)
+        return _compile(self._record, options, "compile")
 
     @at_users_line
     def experimental_compile(self, **options: Unpack[CompileKeywords]) -> CompiledDAG:
         """Compile the DAG; Ray's name for ``compile``."""
-        return _compile(self._record, options)
+        return _compile(self._record, options, "experimental_compile")
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run the DAG once without compiling it, every call as an ordinary Ray task.
@@ -413,8 +413,9 @@ class MultiOutputNode(DAGNode):
 _RESERVED = ("bind", "remote")
 
 
-def _compile(record: Record, options: CompileKeywords) -> CompiledDAG:
-    found: CompiledDAG = importlib.import_module("rcg.dag.compile").compile_record(record, options)
+def _compile(record: Record, options: CompileKeywords, called: str) -> CompiledDAG:
+    compiler = importlib.import_module("rcg.dag.compile")
+    found: CompiledDAG = compiler.compile_record(record, options, called)
     return found
 
 

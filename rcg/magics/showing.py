@@ -35,9 +35,12 @@ def topologies(shown: Any, *, channel_details: bool) -> list[tuple[str, str]]:
             )
             found.append((f"Topology of {title}", picture))
         return found
-    is_plan = isinstance(shown, Plan)
-    plan, title = (shown, "Plan") if is_plan else (shown.plan, shown.title)
-    picture = topology_picture(plan, title=title, channel_details=channel_details)
+    if isinstance(shown, Plan):
+        plan, title, marks = shown, "Plan", {}
+    else:
+        seen = shown.seen()
+        plan, title, marks = shown.plan, seen.stated_title, seen.marks
+    picture = topology_picture(plan, title=title, marks=marks, channel_details=channel_details)
     return [(f"Topology of {title}", picture)]
 
 

@@ -9,6 +9,7 @@ import os
 import pickle
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Final, TypeVar
@@ -89,6 +90,35 @@ class Lost(Exception):
         self.has_spoken = has_spoken
 
 
+class Silent(TimeoutError):
+    """A process did not answer in time."""
+
+
+class Patience:
+    """How long a process may take for its next answer, in a call that has a deadline.
+
+    It is a moment at least, so that a call that polls gets what is there. What has begun to come is
+    not given up at the deadline, but when the process falls silent.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._least_s = _MOMENT_S
+
+    def left_s(self) -> float | None:
+        """Return how long the next answer may take; None sets no limit."""
+        left_s = self._deadline.remaining_s()
+        return None if left_s is None else max(left_s, self._least_s)
+
+    def came(self) -> None:
+        """An answer has come."""
+        self._least_s = _SILENCE_S
+
+
+_MOMENT_S: Final = 0.03
+_SILENCE_S: Final = 0.5
+_FOR_EVER: Final = Patience(Deadline(None))
+
 JOIN_TIMEOUT_S: Final = 30.0
 """How long connecting may take."""
 
@@ -103,6 +133,8 @@ _numbers: Final = itertools.count()  # of the questions of this process
 _KEYS: Final = 500  # in one message
 _TABLE_BYTES: Final = 32 << 10  # of a table of slices, in one message
 _ENDING_S: Final = 0.2  # for the news why a pair has ended
+_ROOM_S: Final = 0.002  # between two looks whether a process that does not read has read
+_PIECE_BYTES: Final = 4 << 20  # of what follows an answer, each of which is waited for
 
 _A = TypeVar("_A", bound=Message)
 _T = TypeVar("_T")
@@ -123,6 +155,7 @@ class Connection:
         is_closed: Whether it was closed here.
         failed: How this process has tried in vain to read there.
         lock: Of whoever asks.
+        patience: Of whoever asks, which he sets back.
 
     Raises:
         ActorDiedError: That process is gone.
@@ -140,6 +173,7 @@ class Connection:
     ) -> None:
         self.holder = holder
         self.lock = threading.Lock()
+        self.patience = _FOR_EVER
         self.is_closed = False
         self.failed: set[str] = set()
         opening = UseTensors(graph=holder.key, secret=holder.secret, key=key, pid=os.getpid())
@@ -302,11 +336,15 @@ class Connection:
 
         Raises:
             ActorDiedError: The process is gone.
+            Silent: The patience of the caller is over.
         """
         try:
-            if not self._waiter.wait():
+            if not self._waiter.wait(self.patience.left_s()):
                 raise self.gone_error()
+            self.patience.came()
             received = sockets.receive(self._joined.connection, MOST_BLOCKS)
+        except TimeoutError as error:
+            raise self._silent_error() from error
         except (OSError, ValueError) as error:
             if isinstance(error, RcgError):
                 raise
@@ -321,15 +359,22 @@ class Connection:
 
         Raises:
             ActorDiedError: The process is gone.
+            Silent: The patience of the caller is over.
             Transfer: The connection is over.
         """
         stream = self._joined.connection
         if not isinstance(stream, PacketStream):
             raise Transfer(f"{self.holder.label} gave an answer that was not expected")
         try:
-            stream.recv_raw_into(memory)
+            for start in range(0, len(memory), _PIECE_BYTES):
+                stream.settimeout(self.patience.left_s())
+                stream.recv_raw_into(memory[start : start + _PIECE_BYTES])
+        except TimeoutError as error:
+            raise self._silent_error() from error
         except OSError as error:
             raise self.gone_error(is_cut=error.strerror == UNREACHABLE) from error
+        finally:
+            stream.settimeout(None)
 
     def last_word(self, number: int) -> str:
         """Return why the process does not go on with an answer, "" if it does not say so now.
@@ -352,12 +397,26 @@ class Connection:
         return ""
 
     def _send(self, message: Message, body: bytes = b"", *, may_wait: bool = True) -> None:
-        try:
-            sockets.send(self._joined.connection, message, body=body, may_wait=may_wait)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise self.gone_error(looks=may_wait) from error
+        left_s = self.patience.left_s() if may_wait else None
+        deadline, waits = Deadline(left_s), may_wait and left_s is None
+        while True:
+            try:
+                sockets.send(self._joined.connection, message, body=body, may_wait=waits)
+                return
+            except BlockingIOError:
+                if not may_wait:
+                    raise
+            except OSError as error:
+                raise self.gone_error(looks=may_wait) from error
+            if deadline.expired:
+                raise self._silent_error()
+            time.sleep(_ROOM_S)
+
+    def _silent_error(self) -> Silent:
+        process = f" (process {self._pid})" if self._pid > 0 else ""
+        return Silent(
+            f"{self.holder.label}{process} does not answer: it may be stopped, or busy sending"
+        )
 
     def ask(
         self,

@@ -141,12 +141,19 @@ class Connections:
         self._open: dict[tuple[str, str], Connection] = {}
         self._lock = threading.Lock()
 
-    def to(self, holder: Holder) -> Connection:
-        """Return the connection to a process; raises as ``Connection`` does."""
+    def to(self, holder: Holder, within_s: float | None = None) -> Connection:
+        """Return the connection to a process; raises as ``Connection`` does.
+
+        Args:
+            holder: The process.
+            within_s: How long connecting may take, if that is less than usual.
+        """
         found = self._open.get((holder.address, holder.key))
         if found is not None:
             return found
-        made = Connection(holder, self._key, *self._how)
+        usual_s, look = self._how
+        timeout_s = usual_s if within_s is None else min(usual_s, within_s)
+        made = Connection(holder, self._key, timeout_s, look)
         with self._lock:
             found = self._open.setdefault((holder.address, holder.key), made)
         if found is not made:

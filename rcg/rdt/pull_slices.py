@@ -22,13 +22,14 @@ from rcg.rdt.answers import (
     registered_in,
     try_to_read,
 )
-from rcg.rdt.connection import Connection
+from rcg.rdt.connection import Connection, Patience, Silent
 from rcg.rdt.envelope import Holder
 from rcg.rdt.places import Places, Spans, check_memory, places_of
 from rcg.rdt.pull import Connections
 from rcg.rdt.runs import fresh_memory
 from rcg.rdt.slices import Region, Runs, rows_of, runs_of
 from rcg.rdt.transports import NIXL
+from rcg.threads import held
 from rcg.wire.messages import (
     READ_BY_KERNEL,
     SlicesAt,
@@ -87,7 +88,7 @@ class Slices:
         return [here.of(self.targets[here.tensor]) for _, here in self.pairs]
 
 
-def pull_slices(connections: Connections, slices: Slices, key: str) -> int:
+def pull_slices(connections: Connections, slices: Slices, key: str, patience: Patience) -> int:
     """Pull slices of the tensors of an object into memory of this process.
 
     Returns:
@@ -95,14 +96,25 @@ def pull_slices(connections: Connections, slices: Slices, key: str) -> int:
 
     Raises:
         ActorDiedError: The process that holds them is gone.
+        TimeoutError: It does not answer in time; some of the memory may have been written to.
         Transfer: They cannot be had; some of the memory may have been written to. The object
             is not there any more, or it was written to meanwhile, if it is a ``Withdrawn``.
     """
     while True:
-        connection = connections.to(slices.holder)
-        with connection.lock:
+        try:
+            connection = connections.to(slices.holder, patience.left_s())
+        except Transfer as error:
+            if isinstance(error.__cause__, TimeoutError) and patience.left_s() is not None:
+                raise Silent(str(error)) from error
+            raise
+        is_other = f"another transfer from {slices.holder.label} is not done yet"
+        with held(connection.lock, patience.left_s(), is_other):
             if not connection.has_ended:
-                return _pull_by(connections, connection, slices, key)
+                usual, connection.patience = connection.patience, patience
+                try:
+                    return _pull_by(connections, connection, slices, key)
+                finally:
+                    connection.patience = usual
         connections.drop(connection)
 
 

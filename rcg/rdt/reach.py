@@ -45,9 +45,8 @@ def reach(
     Args:
         holder: The process.
         opening: The first message.
-        timeout_s: For the connection.
-        look: Returns where a process of another node listens, if that is not known yet; by default
-            ``place_of``.
+        timeout_s: For the connection, and to find out where a process of another node listens.
+        look: Returns where that is, if it is not known yet; by default ``place_of``.
 
     Raises:
         ActorDiedError: The process, or its node, has ended.
@@ -55,6 +54,7 @@ def reach(
         TimeoutError: There was no answer in time.
         OSError, ValueError: As ``rcg.runtime.control.joining.join``.
     """
+    deadline = Deadline(timeout_s)
     if not is_elsewhere(holder):
         try:
             return join(holder.address, opening, timeout_s, check_user)
@@ -65,16 +65,17 @@ def reach(
     known = _places.get(holder.key)
     if known is not None:
         try:
-            return join(known, opening, timeout_s, check_user)
+            return join(known, opening, deadline.remaining_s() or 0.0, check_user)
         except (OSError, ValueError) as error:
             _places.pop(holder.key, None)  # it has ended, and may run again elsewhere
             if isinstance(error, TimeoutError):
                 raise
-    place = (look or place_of)(holder)
+    left_s = deadline.remaining_s() or 0.0
+    place = place_of(holder, left_s) if look is None else look(holder)
     if holder.node:
         note_node(holder)
     try:
-        return join(place, opening, timeout_s, check_user)
+        return join(place, opening, deadline.remaining_s() or 0.0, check_user)
     except (OSError, ValueError):
         _places.pop(holder.key, None)
         raise

@@ -21,8 +21,9 @@ This room must know neither Ray nor how graphs run. Tests make traces by hand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +164,18 @@ class LaneTrace:
         return self.spans[number] if 0 <= number < len(self.spans) else f"span {number}"
 
 
+class Mark(NamedTuple):
+    """What is wrong with an actor, in its box in pictures.
+
+    Attributes:
+        kind: ``lost``, ``stuck``, or ``over`` if the graph was torn down.
+        text: In a few words.
+    """
+
+    kind: str
+    text: str
+
+
 @dataclass(frozen=True, eq=False)
 class GraphTrace:
     """The record of one graph.
@@ -175,6 +188,7 @@ class GraphTrace:
         limit: The limit of executions in flight.
         name: What people call it, or "".
         state: What was wrong with it at the end, in a few words, or "".
+        marks: The same of each actor with which something was wrong, by its id in the plan.
     """
 
     graph_id: str
@@ -183,6 +197,7 @@ class GraphTrace:
     limit: int = 10
     name: str = ""
     state: str = ""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<GraphTrace of {self.graph_id[:8]!a}: {plural(self.num_events, 'event')}>"

@@ -421,7 +421,7 @@ def _report(report: Any, dark: bool | None) -> Any:
     held_up_by = report.held_up_by
     by_state: dict[str, list[Any]] = {}
     for row in report.rows:
-        is_stuck = row.first.label in held_up_by and row.state == "running"
+        is_stuck = row.first.label in held_up_by and row.state in ("running", "waiting")
         by_state.setdefault("stuck" if is_stuck else row.state, []).append(row)
     bars = [
         _bars(

@@ -42,6 +42,7 @@ class Label:
         font: ``name`` is bold, ``method`` monospaced, ``note`` small, ``strong`` small and bold.
         anchor: Which end of it is at x.
         is_faint: Whether it is less important.
+        is_bad: Whether it says what is wrong.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Label:
     font: Font = "note"
     anchor: Anchor = "start"
     is_faint: bool = False
+    is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Box:
         heat: Its share of the critical path, from 0 to 1.
         ops: The ops that it stands for.
         count: The number of calls that it stands for.
+        is_bad: Whether something is wrong with it.
     """
 
     kind: str
@@ -78,10 +81,11 @@ class Box:
     heat: float = 0.0
     ops: tuple[Place, ...] = ()
     count: int = 0
+    is_bad: bool = False
 
     def __str__(self) -> str:
         place = f"{self.rect.x:g} {self.rect.y:g} {self.rect.width:g} {self.rect.height:g}"
-        heat = f" heat {self.heat:.2f}" if self.heat else ""
+        heat = f" heat {self.heat:.2f}" if self.heat else " bad" if self.is_bad else ""
         labels = " | ".join(label.text for label in self.labels)
         return f"{self.kind}{heat} [{place}] {labels}: {' / '.join(self.words)}"
 

@@ -16,7 +16,7 @@ from rcg.trace.analysis.comparison import Comparison, GraphComparison
 from rcg.trace.analysis.critical import CriticalPath
 from rcg.trace.analysis.executions import Executions
 from rcg.trace.analysis.what_if import WhatIf
-from rcg.trace.model import Recording
+from rcg.trace.model import Mark, Recording
 from rcg.views.chrome import to_chrome
 from rcg.views.data.topology import topology_of
 from rcg.views.html import findings
@@ -57,9 +57,10 @@ class _Views:
         actor_ids: Mapping[str, str],
         *,
         addresses: Mapping[str, str],
+        marks: Mapping[str, Mark],
         **options: Unpack[DrawingOptions],
     ) -> str:
-        return visualize(topology_of(plan, actor_ids, addresses), **options)
+        return visualize(topology_of(plan, actor_ids, addresses, marks), **options)
 
 
 VIEWS: Final[Views] = _Views()

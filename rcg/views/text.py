@@ -43,10 +43,14 @@ _ACTOR_COLOURS: Final = ("#56b4e9", "#009e73", "#cc79a7", "#e69f00", "#0072b2", 
 _WHITES: Final = (0.6, 0.8, 0.4)
 
 
-def ascii_of(topology: Topology) -> str:
-    """Return a topology as text: its nodes, its edges, a legend and a drawing."""
+def ascii_of(topology: Topology, title: str = "") -> str:
+    """Return a topology as text: its nodes, its edges, a legend and a drawing.
+
+    The title is there if something is wrong with an actor.
+    """
     labels = TopologyLabels(topology)
-    lines = ["Nodes Information:"]
+    lines = [visible(title), ""] if topology.marks and title else []
+    lines.append("Nodes Information:")
     lines += [
         f'{node.id} [label="Task {node.id}  {" ".join(_words(topology, node))}"]'
         for node in topology.nodes
@@ -82,7 +86,9 @@ def _words(topology: Topology, node: TopologyNode) -> list[str]:
         case "collective":
             return [f"Collective: {name}", f"Group: {node.group}"]
         case "call":
-            return [f"Actor: {_key(topology, node, '...')}", f"Method: {name}"]
+            mark = topology.marks.get(node.process)
+            wrong = [f"State: {visible(mark.text)}"] if mark else []
+            return [f"Actor: {_key(topology, node, '...')}", f"Method: {name}", *wrong]
 
 
 def _short_name(topology: Topology, node: TopologyNode) -> str:
@@ -95,7 +101,9 @@ def _short_name(topology: Topology, node: TopologyNode) -> str:
         case "call":
             actor = topology.actor(node.process)
             label = "Actor" if actor is None else visible(actor.label)
-            text = f"{label}_{_key(topology, node)}:{name}"
+            mark = topology.marks.get(node.process)
+            wrong = f" ({visible(mark.text)})" if mark else ""
+            text = f"{label}_{_key(topology, node)}:{name}{wrong}"
         case _:
             [text] = _words(topology, node)
     return f"{node.id}:{text}"
@@ -199,22 +207,27 @@ def _row(rails: list[int | None], taken: list[int], made: int | None) -> str:
 # --- Graphviz ------------------------------------------------------------------------------------
 
 
-def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = True) -> str:
+def dot_of(
+    topology: Topology, title: str = "", *, channel_details: bool = False, legend: bool = True
+) -> str:
     """Return a topology as Graphviz source.
 
     With ``channel_details``, the label of an edge is its channel: id, kind and number of slots.
+    The title is there if something is wrong with an actor.
     """
     fills = {actor.id: f'"{_fill(number)}"' for number, actor in enumerate(topology.actors)}
     channels = {channel.id: channel for channel in topology.channels}
     lines = ["digraph compiled_graph {"]
-    if legend:
-        lines += [f"\tlabel={_quote(_dot_legend(topology))}", "\tlabelloc=b", "\tfontsize=11"]
+    below = [visible(title)] if topology.marks and title else []
+    below += _dot_legend(topology) if legend else []
+    if below:
+        lines += [f"\tlabel={_quote(below)}", "\tlabelloc=b", "\tfontsize=11"]
     for node in topology.nodes:
         colour = fills[node.process] if node.kind == "call" else _COLOURS[node.kind]
         shape = _SHAPES.get(node.kind, "rectangle")
         lines.append(
             f"\t{node.id} [label={_quote(_dot_label(topology, node))} fillcolor={colour} "
-            f"shape={shape} style=filled]"
+            f"shape={shape} style=filled{_dot_mark(topology, node)}]"
         )
     for frame in topology.frames:
         inside = [str(node.id) for node in topology.nodes if topology.frame_of(node) == frame.id]
@@ -235,6 +248,11 @@ def dot_of(topology: Topology, *, channel_details: bool = False, legend: bool = 
             attributes.insert(0, f"label={_quote([kind.title])}")
         lines.append(f"\t{edge.source} -> {edge.target} [{' '.join(attributes)}]")
     return "\n".join([*lines, "}\n"])
+
+
+def _dot_mark(topology: Topology, node: TopologyNode) -> str:
+    mark = topology.marks.get(node.process)
+    return "" if mark is None or mark.kind == "over" else ' color="#b3261e" penwidth=3'
 
 
 def _dot_label(topology: Topology, node: TopologyNode) -> list[str]:

@@ -104,7 +104,7 @@ def visualize(
     if chosen == "ascii":
         if channel_details:
             raise ValueError("Parameters 'channel_details' are not compatible with 'ascii' format.")
-        text = ascii_of(topology)
+        text = ascii_of(topology, title)
         if view:
             print(text)
         return Drawing(text, text)
@@ -118,7 +118,7 @@ def visualize(
             f"there is no folder {str(path.parent)!r} to write {path.name!r} into: make it, or "
             "choose another `filename`"
         )
-    source = dot_of(topology, channel_details=channel_details, legend=legend)
+    source = dot_of(topology, title, channel_details=channel_details, legend=legend)
 
     diagram = diagram_of(
         topology,
@@ -134,7 +134,7 @@ def visualize(
         path = _write(path, chosen, source, draw)
     if view:
         _open(path)
-    return Drawing(source, ascii_of(topology), draw)
+    return Drawing(source, ascii_of(topology, title), draw)
 
 
 def _write(path: Path, format: str, source: str, draw: Callable[[], str]) -> Path:

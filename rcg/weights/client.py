@@ -21,7 +21,7 @@ from rcg import cluster
 from rcg.error_text import describe_error, without_frames
 from rcg.errors import ActorDiedError, OutOfThreads, RcgError
 from rcg.log import Log
-from rcg.options import Deadline
+from rcg.options import FOR_EVER, Deadline
 from rcg.progress import Progress
 from rcg.rdt.connection import Connection
 from rcg.rdt.envelope import Holder
@@ -47,6 +47,7 @@ _REPORT_TIMEOUT_S: Final = 2.0
 _MOST_CALLS: Final = 10_000  # that wait at the same time
 _TURN_S: Final = 1.0  # between two looks at whether those who are waited for are alive
 _LOOK_S: Final = 2.0  # for one that is looked at to answer
+_ANSWER_S: Final = 0.1  # beyond a deadline, for the owner's answer to arrive
 _MOST_AT_ONCE: Final = 16  # are looked at
 _MEGABYTE: Final = 1_000_000
 _NONE: Final[Mapping[int, Any]] = MappingProxyType({})
@@ -128,14 +129,16 @@ class Client:
         """Tell the owner who this is, and what it has."""
         raise NotImplementedError
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: Any, within_s: float | None = None) -> Any:
         """Return what the owner answers to this client, which is registered first if need be.
 
         Args:
             method: The name of the method of ``Owner``, which returns None or False to strangers.
             *args: Its arguments after the name and the id.
+            within_s: As in ``ask``.
         """
-        while (answer := ask(method, self.name, self._member.id, *args)) is None or answer is False:
+        about = self.name, self._member.id, *args
+        while (answer := ask(method, *about, within_s=within_s)) is None or answer is False:
             self._register()
         return answer
 
@@ -272,21 +275,27 @@ def leave_cluster() -> None:
     _forget_owner()
 
 
-def ask(method: str, *args: Any) -> Any:
+def ask(method: str, *args: Any, within_s: float | None = None) -> Any:
     """Return what the owner answers; it is started if there is none.
+
+    Args:
+        method: The name of the method of ``Owner``.
+        *args: Its arguments.
+        within_s: How long an answer may take; None sets no limit.
 
     Raises:
         RcgError: It cannot be reached.
+        TimeoutError: It does not answer in time.
     """
-    return _ask(owner_handle, method, *args)
+    return _ask(owner_handle, within_s, method, *args)
 
 
 def ask_if_there(method: str, *args: Any) -> Any:
     """Return what the owner answers; None if there is none. Otherwise as ``ask``."""
-    return _ask(_handle_if_there, method, *args)
+    return _ask(_handle_if_there, None, method, *args)
 
 
-def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
+def _ask(find: Callable[[], Any], within_s: float | None, method: str, *args: Any) -> Any:
     node = cluster.node_id()
     until_s = time.monotonic() + _START_TIMEOUT_S
     while True:
@@ -294,8 +303,12 @@ def _ask(find: Callable[[], Any], method: str, *args: Any) -> Any:
         if handle is None:
             return None
         try:
-            return cluster.get(getattr(handle, method).remote(*args))
+            return cluster.get(getattr(handle, method).remote(*args), timeout_s=within_s)
         except Exception as error:
+            if within_s is not None and isinstance(error, TimeoutError):
+                raise TimeoutError(
+                    "the actor that knows who publishes weights did not answer in time"
+                ) from None
             if isinstance(error, Unused):
                 cluster.kill(handle)
             elif not cluster.is_actor_death(error):
@@ -420,12 +433,22 @@ def turn_of(deadline: Deadline) -> float:
     return _TURN_S if left_s is None else min(_TURN_S, left_s)
 
 
-def leave_dead(name: str, members: Sequence[Member]) -> bool:
-    """Report those that have died to the owner; returns whether there were any."""
+def limit_of(deadline: Deadline) -> float | None:
+    """Return how long the owner may take to answer a question that it answers by the deadline."""
+    left_s = deadline.remaining_s()
+    return None if left_s is None else left_s + _ANSWER_S
+
+
+def leave_dead(name: str, members: Sequence[Member], deadline: Deadline = FOR_EVER) -> bool:
+    """Report those that have died to the owner; returns whether there were any.
+
+    Those that do not say so by the deadline are taken to live.
+    """
     died: list[Member] = []
 
     def look(member: Member) -> None:
-        if not _lives(member):
+        left_s = deadline.remaining_s()
+        if not _lives(member, _LOOK_S if left_s is None else min(_LOOK_S, left_s)):
             died.append(member)
 
     run_together([functools.partial(look, each) for each in members], "rcg-weights", _MOST_AT_ONCE)
@@ -434,12 +457,12 @@ def leave_dead(name: str, members: Sequence[Member]) -> bool:
     return bool(died)
 
 
-def _lives(member: Member) -> bool:
+def _lives(member: Member, within_s: float) -> bool:
     """Whether a publisher or reader is in its process, as far as that says so now."""
     if member.pid == os.getpid() and member.address[1] == here().holder.key:
         return member.id in here().store.clients
     try:
-        with contextlib.closing(Connection(Holder(*member.address), "", _LOOK_S)) as connection:
+        with contextlib.closing(Connection(Holder(*member.address), "", within_s)) as connection:
             found = json.loads(connection.observe(lambda number: AskHeld(number=number)))
     except ActorDiedError:
         return False

@@ -29,7 +29,7 @@ from rcg.options import Deadline
 from rcg.progress import Progress
 from rcg.rdt.store import Entry, memory_of
 from rcg.serialization.payloads import bytes_of
-from rcg.weights.client import Client, Moved, ask, leave_dead, turn_of
+from rcg.weights.client import Client, Moved, ask, leave_dead, limit_of, turn_of
 from rcg.weights.owner import Pending, waited_for
 from rcg.weights.shards import Member, Slice, Source, dtype_name, is_plain
 
@@ -171,7 +171,7 @@ class Publisher(Client):
                             f"{about} was written to before {waited_for(late)} had it: call wait() "
                             "before writing, or publish(copy=True)"
                         )
-                leave_dead(self.name, found.left)
+                leave_dead(self.name, found.left, deadline)
                 shown.show(found)
         with self._lock:
             if not self._is_copy and self.version == number:
@@ -210,7 +210,8 @@ class Publisher(Client):
 
     def _pending(self, number: int, deadline: Deadline) -> Pending:
         """Return who does not have a version yet, after a while."""
-        found: Pending = self._ask("pending", number, turn_of(deadline))
+        turn_s, within_s = turn_of(deadline), limit_of(deadline)
+        found: Pending = self._ask("pending", number, turn_s, within_s=within_s)
         return found
 
     def _withdraw(self, *, tells: bool = True) -> None:

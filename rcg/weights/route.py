@@ -24,6 +24,8 @@ from typing import Any, Final
 
 from rcg.error_text import without_frames
 from rcg.errors import ActorDiedError
+from rcg.options import Deadline
+from rcg.rdt.connection import Patience, Silent
 from rcg.rdt.envelope import Holder
 from rcg.rdt.pull import Got
 from rcg.rdt.pull_slices import Slices
@@ -36,7 +38,7 @@ from rcg.weights.client import TRANSPORT
 from rcg.weights.planning import Copy
 from rcg.weights.shards import Member, Shards, item_bytes
 
-PullSlices = Callable[[Slices, str], int]
+PullSlices = Callable[[Slices, str, Patience], int]
 
 ALIGNMENT: Final = 64
 
@@ -197,6 +199,7 @@ class Route:
         keys: Mapping[str, str],
         tensors: Mapping[str, Any],
         came: Callable[[int], object],
+        deadline: Deadline,
     ) -> list[Pull]:
         """Read a version; returns what became of it at each publisher.
 
@@ -206,6 +209,7 @@ class Route:
             tensors: The reader's tensors by name, into which parts are copied that cannot be read
                 in place.
             came: Called with the bytes of each step when it has come, by one thread at a time.
+            deadline: Until when publishers may be silent.
         """
         pulls: list[Pull] = []
         lock = threading.Lock()
@@ -223,7 +227,14 @@ class Route:
             calls: list[Callable[[], object]] = []
             for lane in self._lanes:
                 ours = [
-                    Pull(pull_one, self.publishers[which], keys[which], steps, compares=bool(turn))
+                    Pull(
+                        pull_one,
+                        self.publishers[which],
+                        keys[which],
+                        steps,
+                        Patience(deadline),
+                        compares=bool(turn),
+                    )
                     for which, steps in lane.steps[turn].items()
                     if steps or not turn
                 ]
@@ -294,10 +305,12 @@ class Pull:
         member: Member,
         key: str,
         steps: Sequence[_Step],
+        patience: Patience,
         *,
         compares: bool,
     ) -> None:
         self.member = member
+        self._patience = patience
         self._compares = compares
         self.problem: Exception | None = None
         self._work = pull_one, key, steps
@@ -308,13 +321,21 @@ class Pull:
         """Whether the publisher has died."""
         return isinstance(self.problem, ActorDiedError)
 
+    @property
+    def why_late(self) -> str:
+        """Why it did not come in time; "" if that is not so."""
+        if isinstance(self.problem, Silent):
+            process = f"{self.member.label} (process {self.member.pid})"
+            return f"{process}, which publishes them, does not answer: it may be stopped, or busy"
+        return str(self.problem) if isinstance(self.problem, TimeoutError) else ""
+
     def run(self, lane: _Lane, tensors: Mapping[str, Any], came: Callable[[int], object]) -> None:
         """Read it; does not raise."""
         pull_one, key, steps = self._work
         start_ns, came_ns = time.monotonic_ns(), 0
         try:
             for step in steps:
-                first_ns = pull_one(step.slices, key)
+                first_ns = pull_one(step.slices, key, self._patience)
                 came_ns = came_ns or first_ns
                 _use_staged(step, lane, tensors, compares=self._compares)
                 came(sum(step.slices.sizes))

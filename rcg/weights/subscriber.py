@@ -43,6 +43,7 @@ from rcg.weights.client import (
     ask,
     ask_if_there,
     leave_dead,
+    limit_of,
     turn_of,
 )
 from rcg.weights.owner import Version, Waiting
@@ -198,7 +199,8 @@ class Subscriber(Client):
         ``atomic=False`` all the time.
 
         Args:
-            timeout: Seconds; None sets no limit. A version that has begun to come is not given up.
+            timeout: Seconds; None sets no limit. A version that has begun to come is not given up
+                while its publishers go on answering.
             apply: If False, the tensors stay as they are until ``apply`` is called. Its publishers
                 may write as soon as it is here.
 
@@ -206,7 +208,8 @@ class Subscriber(Client):
             What was got.
 
         Raises:
-            TimeoutError: There is no newer version in time; the text says what is missing.
+            TimeoutError: There is no newer version in time, or a publisher does not answer; the
+                text says what is missing, or which process.
             ActorDiedError: A publisher has died, and nobody else has its part.
             ValueError: Names, shapes or types differ from what is published, all are listed; or a
                 tensor has lost its memory, or was replaced while it was written to; or this reader
@@ -354,11 +357,11 @@ class Subscriber(Client):
         trouble = ""
         while True:
             is_other = before is not None and self._newest not in (before, _Held())
-            if is_other and not isinstance(self._ask_next(failed, 0.0), Version):
+            if is_other and not isinstance(self._ask_next(failed, deadline, 0.0), Version):
                 return self._newest
             version = self._next(failed, deadline, trouble, is_over, moved)
             phases.end("wait")
-            attempt = functools.partial(self._attempt, version, phases, moved)
+            attempt = functools.partial(self._attempt, version, deadline, phases, moved)
             if self._is_atomic:
                 found = attempt()
             else:
@@ -374,7 +377,9 @@ class Subscriber(Client):
                     f"{deadline.timeout_s:g} s. This process keeps {self._kept()}"
                 )
 
-    def _attempt(self, version: Version, phases: _Phases, moved: Moved) -> _Held | _Lost | None:
+    def _attempt(
+        self, version: Version, deadline: Deadline, phases: _Phases, moved: Moved
+    ) -> _Held | _Lost | None:
         """Read a version, with ``atomic=False`` into the tensors, which nobody reads then.
 
         Returns:
@@ -383,11 +388,11 @@ class Subscriber(Client):
         tensors = self._tensors()
         if self._take_memory(tensors):
             phases.end("register")
-        route = self._route_for(version, phases)
+        route = self._route_for(version, deadline, phases)
         if route is None:
             return None
         moved.begin(f"version {version.number} of the weights {self.name!r}, MB")
-        lost = self._move(version, route, tensors, moved.came)
+        lost = self._move(version, route, tensors, moved.came, deadline)
         phases.end("move")
         newest = _Held(version.number, version.token)
         if lost is not None:
@@ -429,7 +434,7 @@ class Subscriber(Client):
             if publishers and (is_complete or not missing):
                 break
             self._check_fits(publishers, missing)
-            found = self._ask_next(frozenset(), turn_of(deadline))
+            found = self._ask_next(frozenset(), deadline)
             if isinstance(found, Version):
                 if not publishers:  # readers keep it
                     break
@@ -444,8 +449,12 @@ class Subscriber(Client):
         if publishers:
             self._check_fits(publishers)
 
-    def _ask_next(self, failed: frozenset[str], turn_s: float) -> Version | Waiting:
-        found: Version | Waiting = self._ask("next", self._newest.token, failed, turn_s)
+    def _ask_next(
+        self, failed: frozenset[str], deadline: Deadline, turn_s: float | None = None
+    ) -> Version | Waiting:
+        turn_s = turn_of(deadline) if turn_s is None else turn_s
+        about = self._newest.token, failed, turn_s
+        found: Version | Waiting = self._ask("next", *about, within_s=limit_of(deadline))
         return found
 
     def _next(
@@ -466,7 +475,7 @@ class Subscriber(Client):
             moved: Shows what is missing.
         """
         while True:
-            found = self._ask_next(failed, turn_of(deadline))
+            found = self._ask_next(failed, deadline)
             if isinstance(found, Version):
                 return found
             if trouble and found.is_newest:
@@ -495,7 +504,7 @@ class Subscriber(Client):
                 f"the weights {self.name!r}: {found.why}; waited {deadline.timeout_s:g} s. This "
                 f"process keeps {self._kept()}"
             )
-        leave_dead(self.name, found.publishers)
+        leave_dead(self.name, found.publishers, deadline)
 
     def _kept(self) -> str:
         return "no version" if self.version is None else f"version {self.version}"
@@ -506,11 +515,11 @@ class Subscriber(Client):
         if problems:
             raise ValueError(f"the weights {self.name!r} do not fit:\n  " + "\n  ".join(problems))
 
-    def _route_for(self, version: Version, phases: _Phases) -> Route | None:
+    def _route_for(self, version: Version, deadline: Deadline, phases: _Phases) -> Route | None:
         """Return from whom to read what; None if the publishers are others by now."""
         if self._route is not None and self._route.publishers.keys() == version.keys.keys():
             return self._route
-        publishers, readers = ask("members", self.name)
+        publishers, readers = ask("members", self.name, within_s=limit_of(deadline))
         known = {each.id: each for each in (*publishers, *readers)}
         if not version.keys.keys() <= known.keys():
             return None
@@ -598,10 +607,12 @@ class Subscriber(Client):
         route: Route,
         tensors: Mapping[str, Any],
         came: Callable[[int], object],
+        deadline: Deadline,
     ) -> _Lost | None:
         """Read a version; returns what of it is not there any more, if something is not.
 
         Raises:
+            TimeoutError: A publisher does not answer in time.
             Transfer: It cannot be read.
         """
         with self._copying:  # what waits is overwritten now
@@ -610,19 +621,26 @@ class Subscriber(Client):
         if not self._is_atomic:
             self._applied = _Held()
         pull = functools.partial(pull_slices, self._here.connections)
-        pulls = route.read(pull, version.keys, tensors, came)
+        pulls = route.read(pull, version.keys, tensors, came, deadline)
         what = f"{self.name} version {version.number}"
         self._here.got.extend(each for pull in pulls if (each := pull.got(what)) is not None)
         died = [each.member for each in pulls if each.has_died]
-        leave_dead(self.name, died)
+        leave_dead(self.name, died, deadline)
         withdrawn = [each for each in pulls if isinstance(each.problem, Withdrawn)]
         why = [f"{each.label} has died" for each in died] + [
             str(each.problem) for each in withdrawn
         ]
         lost = {each.id for each in died} | {each.member.id for each in withdrawn}
         problems = [each.problem for each in pulls if each.problem is not None]
+        late = [each.why_late for each in pulls if each.why_late]
         pulls.clear()
         withdrawn.clear()
+        if late and not lost:
+            problems.clear()
+            raise TimeoutError(
+                f"the weights {self.name!r}: {late[0]}; waited {deadline.timeout_s:g} s for "
+                f"version {version.number}. This process keeps {self._kept()}"
+            )
         if problems and not lost:
             raise problems.pop(0)
         return _Lost(frozenset(version.keys[each] for each in lost), why[0]) if lost else None

@@ -679,7 +679,7 @@ def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
     monitor = card(shown, "monitor", "pipeline (87752519)")
     wait_for(monitor, "data.state === 'running'")
     boxes = [each.bounding_box() for each in monitor.locator(".rcg-row:not(.rcg-alarm)").all()]
-    assert len(boxes) == 63
+    assert len(boxes) == 64  # with the driver
     assert {box["height"] for box in boxes if box} == {18}
     assert len({box["x"] for box in boxes if box}) > 1  # in several columns
     trouble = monitor.locator(".rcg-alarm")  # one line, all across, with the reason
@@ -695,7 +695,7 @@ def test_the_monitor_has_a_row_for_each_actor_and_names_the_one_that_hangs(
         in monitor.locator(".rcg-state").inner_text()
     )
     assert [each.inner_text() for each in monitor.locator(".rcg-row-name").all()] == [
-        "a0 to a10 (Stage)", "a11 (Stage)", "a12 to a39 (Stage)"
+        "driver", "a0 to a10 (Stage)", "a11 (Stage)", "a12 to a39 (Stage)"
     ]  # fmt: skip
     assert monitor.locator(".rcg-row[data-state='stuck']").inner_text().startswith("a11")
 

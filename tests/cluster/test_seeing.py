@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from base64 import b64decode
 
 import numpy as np
@@ -18,7 +19,7 @@ import ray
 
 import rcg
 from rcg.dag import InputNode
-from rcg.errors import ActorDiedError
+from rcg.errors import ActorDiedError, ChannelTimeout
 from rcg.runtime.observe.drivers import find_drivers
 from tests.cluster.faults import until_seen
 from tests.cluster.nodes import but_gates, local_writer, near_driver
@@ -74,7 +75,7 @@ def test_it_says_who_does_what_where_and_who_waits_for_whom(stages, gate):
         by_label = {activity.label: activity for activity in report.processes}
         busy, idle = by_label["a0 (Plain)"], by_label["a1 (Plain)"]
         assert (busy.state, busy.execution) == ("running", 0)
-        assert (busy.where, busy.site) == ("in pass_gate_when", "test_seeing.py:33")
+        assert (busy.where, busy.site) == ("in pass_gate_when", "test_seeing.py:34")
         assert "stage.py" in busy.stack[0] and "in pass_gate_when" in busy.stack[0]
         assert (idle.state, idle.waiting_for) == ("waiting", "a0 (Plain)")
         writer = local_writer(graph, "c0", "a0")
@@ -150,8 +151,11 @@ def test_what_is_wrong_with_a_graph_stands_over_its_pictures(victims, stages):
     assert found["text/plain"] == died
     pictures = re.findall(r'base64,([^"]+)', found["text/html"])
     assert pictures and all(f">{died}<".encode() in b64decode(each) for each in pictures)
+    assert all(b64decode(each).count(b">died</text>") == 1 for each in pictures)
+    assert during.trace.graphs[0].marks == graph.seen().marks == {"a0": ("lost", "died")}
     graph.teardown()
     assert graph.title == f"{died}; torn down"
+    assert graph.visualize(format="ascii").count("(torn down)") == 1  # and one has died
 
     with InputNode() as inp:
         graph = stage.echo.bind(inp).compile()
@@ -165,6 +169,36 @@ def test_what_is_wrong_with_a_graph_stands_over_its_pictures(victims, stages):
     text = "a0 (Mortal) is dead, so the graph cannot be compiled: it was killed by `ray.kill`"
     assert raised.value.message == text
     assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_pictures_show_an_actor_that_is_stopped_while_it_waits(victims, stages, waits):
+    """In shared memory it waits for its input, which is there: it must be asked."""
+    (stage,) = stages(1)
+    victim = victims.take()
+    pid = ray.get(victim.pid.remote())
+    with InputNode() as inp:
+        graph = stage.echo.bind(victim.full.bind(inp)).compile(report_after=None)
+    with graph:
+        rcg.get(graph.execute(8))
+        assert graph.seen().marks == {}
+        suspend(pid)
+        try:
+            ref = graph.execute(8)
+            if waits:
+                with pytest.raises(ChannelTimeout):
+                    rcg.get(ref, timeout=1.5)
+            until(lambda: graph.seen().marks == {"a0": ("stuck", "does not answer")})
+            began_s = time.monotonic()
+            drawn = graph.visualize(format="ascii")
+            assert time.monotonic() - began_s < 2  # 0.2 s, and what drawing takes
+            assert drawn.startswith(f"{graph.seen().stated_title}\n")
+            assert drawn.count("(does not answer)") == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        rcg.get(ref)
+        assert graph.seen().marks == {}
+    victims.give_back(victim)
 
 
 def test_an_actor_that_failed_to_start_names_its_own_error_in_a_sentence(ray_session):
@@ -333,6 +367,7 @@ def test_rcg_top_asks_drivers_and_says_which_do_not_answer(driver):
     assert (graph["graph_id"], graph["name"]) == (graph_id, "graph")
     assert (graph["completed"], graph["in_flight"], graph["throughput"]) == (1, 0, 0)
     assert [(row["label"], row["state"]) for row in graph["rows"]] == [
+        ("driver", "ready"),
         ("a0 (Plain)", "ready"),
         ("a1 (Plain)", "ready"),
     ]

@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import os
+import signal
 import threading
 import time
 import warnings
@@ -28,9 +30,9 @@ from rcg.weights.readers import Readers
 from rcg.weights.route import Route
 from tests.cluster.nodes import is_spread, on_node
 from tests.cluster.stage import GUARD_S
-from tests.cluster.trainers import BIG, SHAPES, Member
+from tests.cluster.trainers import BIG, SHAPES, Member, value_of
 from tests.harness.circles import core_has
-from tests.harness.peers import until
+from tests.harness.peers import suspend, until
 from tests.unit.test_progress import Terminal
 
 torch = pytest.importorskip("torch")
@@ -435,6 +437,73 @@ def test_the_reader_chooses_when_its_tensors_change(ray_session) -> None:
                 mixed.update(GUARD_S, apply=False)
             with pytest.raises(ValueError, match="they are written to as it comes"):
                 asyncio.run(mixed.update_async(GUARD_S))
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_an_update_ends_in_time_though_a_publisher_is_stopped(ray_session, atomic) -> None:
+    """Whether there is a connection to it or not; once it goes on, so do updates."""
+    name, half = f"stopped {atomic}", BIG // 2
+    trainers = [Trainer.remote(), Trainer.remote()]
+    for at, trainer in enumerate(trainers):
+        shard = {"big": Slice(0, at * half, (at + 1) * half, BIG)}
+        get(trainer.publish.remote(name, {"big": (BIG,)}, shard))
+    into = {"big": torch.zeros(BIG, dtype=torch.int64)}
+    pid = get(trainers[1].pid.remote())
+    text = rf"Member.* \(process {pid}\), which publishes them, does not answer.*; waited 0\.1 s"
+    with rcg.weights.subscribe(name, into, atomic=atomic, timeout=GUARD_S) as reader:
+        for version in (1, 2):  # of the second one, connections are open
+            get([each.push.remote(version) for each in trainers])
+            suspend(pid)
+            try:
+                for _ in range(3):
+                    began_s = time.monotonic()
+                    with pytest.raises(TimeoutError, match=text):
+                        reader.update(timeout=0.1)
+                    assert time.monotonic() - began_s < 1  # it was 30 s, or for ever
+                assert reader.version == ((version - 1 or None) if atomic else None)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert reader.update(GUARD_S).version == version
+            assert torch.equal(into["big"], value_of(0, version, (BIG,)))
+        get([each.wait.remote() for each in trainers])
+    get([each.leave.remote() for each in trainers])
+
+
+def test_a_wait_ends_in_time_though_those_who_are_looked_at_are_stopped(ray_session) -> None:
+    """Whether they live is looked at meanwhile."""
+    name, trainer, generator = "asleep", Trainer.remote(), Trainer.remote()
+    get(trainer.publish.remote(name, {"w": (50, 8)}))
+    get(trainer.push.remote(1))
+    into, own = torch.zeros(50, 8, dtype=torch.int64), torch.zeros(50, 8, dtype=torch.int64)
+    pids = get([trainer.pid.remote(), generator.pid.remote()])
+    with (
+        rcg.weights.subscribe(name, {"w": into}, timeout=GUARD_S) as reader,
+        rcg.weights.publish(f"more of {name}", {"w": own}, shard={}) as publisher,
+    ):
+        get(generator.subscribe.remote(f"more of {name}", {"w": (50, 8)}))
+        reader.update(GUARD_S)
+        publisher.push(1)
+        calls = {
+            "version 1 is the newest": lambda: reader.update(timeout=1.5),
+            "not taken by": lambda: publisher.wait(timeout=1.5),
+            "other": lambda: rcg.weights.subscribe(
+                f"more of {name}", {"other": torch.zeros(3)}, timeout=1.5
+            ),
+        }
+        for pid in pids:
+            suspend(pid)
+        try:
+            for text, call in calls.items():
+                began_s = time.monotonic()
+                with pytest.raises(TimeoutError, match=text):
+                    call()
+                assert time.monotonic() - began_s < 2  # a look takes 2 s
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        assert get(generator.update.remote())[0] == 1
+        publisher.wait(timeout=GUARD_S)
+    get([trainer.leave.remote(), generator.leave.remote()])
 
 
 def test_an_update_says_what_the_tensors_got(ray_session, monkeypatch) -> None:

@@ -12,9 +12,11 @@ import sys
 from base64 import b64decode
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from rcg.trace.model import Mark
 from rcg.views.data.folding import fold
 from rcg.views.data.layout import lay_out
 from rcg.views.data.topology import topology_of
@@ -166,7 +168,41 @@ def test_the_layouts(folder: Path, programs: Path, monkeypatch: pytest.MonkeyPat
         visualize(MEETING, layout="dot")
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
+NEEDS_DOT = pytest.mark.skipif(
+    shutil.which("dot") is None, reason="Graphviz's dot is not installed"
+)
+
+
+@pytest.mark.parametrize("layout", ["phases", "actors", pytest.param("dot", marks=NEEDS_DOT)])
+@pytest.mark.parametrize("form", ["ascii", "dot", "svg"])
+def test_every_picture_marks_the_actors_with_which_something_is_wrong(
+    layout: Literal["phases", "actors", "dot"], form: str
+) -> None:
+    title = "chain: a1 (Worker) died"
+
+    def drawn(marks: dict[str, Mark]) -> str:
+        found = visualize(
+            topology_of(scatter_gather(3), marks=marks), layout=layout, title=title, legend=False
+        )
+        forms = found._repr_mimebundle_()
+        image = b64decode(re.findall(r'base64,([^"]+)"', forms["text/html"])[0]).decode()
+        return {"ascii": forms["text/plain"], "dot": str(found), "svg": image}[form]
+
+    text = drawn({"a1": Mark("lost", "died")})
+    assert title in text
+    for sign in {
+        "ascii": ("Worker_154777:work (died)", "Method: work State: died"),
+        "dot": ("penwidth=3", "State: died"),
+        "svg": (">died</text>", 'class="rcg-bad-line"'),
+    }[form]:
+        assert text.count(sign) == 1
+    assert "died" not in drawn({}).replace(title, "")
+    over = drawn({f"a{at}": Mark("over", "torn down") for at in range(4)})
+    assert over.count("torn down") == (8 if form == "ascii" else 4)
+    assert "penwidth" not in over and "rcg-bad" not in over
+
+
+@NEEDS_DOT
 def test_graphviz_places_what_rcg_draws() -> None:
     """The same boxes, lines and words; none is on another, and lines end at their boxes."""
     nodes = NODES_PLAN
@@ -217,7 +253,7 @@ def test_graphviz_gets_the_source_and_the_name(folder: Path, programs: Path) -> 
     assert (folder / "graph.png").read_text().startswith("-Tpng")
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
+@NEEDS_DOT
 def test_graphviz_draws(folder: Path) -> None:
     visualize(TOPOLOGY, format="png")
     assert written(folder) == ["compiled_graph.png"]

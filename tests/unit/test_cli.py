@@ -127,7 +127,8 @@ def test_top_once_prints_rates_and_a_row_for_each_actor(found, capsys):
         "",
         "pipeline (87752519): running",
         "4 /s, 3 of 10 in flight, 0 values queued, waiting 38 %, 4.1 kB of 1.05 MB",
-        "  actor       state                busy   memory  doing",
+        "  process     state                busy   memory  doing",
+        "  driver      waiting                    1.02 kB  waits for a1",
         "  a0 (Stage)  running  ▬▬▬▬▬▬▬▬▬▬ 100 %  1.02 kB  work, execution 8",
         "  a1 (Stage)  waiting  ▬▬          25 %  1.02 kB  waits for a0",
     ]
@@ -153,7 +154,7 @@ def test_top_json_has_all_of_it(found, capsys):
     assert (process["pid"], process["trouble"]) == (7, "")
     (graph,) = process["graphs"]
     assert (graph["name"], graph["graph_id"], graph["throughput"]) == ("pipeline", GRAPH_ID, 4)
-    assert [row["busy"] for row in graph["rows"]] == [1, 0.25]
+    assert [row["busy"] for row in graph["rows"]] == [None, 1, 0.25]
     assert graph["most"]["throughput"] == 4
 
 
@@ -195,7 +196,7 @@ def test_the_live_view_shows_every_actor_within_the_terminal(monkeypatch, count,
     assert {int(each) for each in re.findall(r"a(\d+) \(Stage\)", text)} == set(range(count))
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) == (count if count == 3 or width == 60 else 32) + 6
+    assert len(lines) == (count + 1 if count == 3 or width == 60 else 33) + 6  # with the driver
 
 
 def test_only_a_positive_time_is_taken(capsys):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rcg.ir.plan import Plan
 from rcg.trace.measured import measured_of
+from rcg.trace.model import Mark
 from rcg.trace.trace import Trace
 from rcg.views.data.figures import TopologyFigures, topology_figures_of
 from rcg.views.data.folding import LEVELS, fold
@@ -66,6 +67,12 @@ def gather() -> Plan:
     return build.plan(build.call("a2", "join", worked))
 
 
+MARKS = {
+    "a3": Mark("lost", "died"),
+    **{f"a{at}": Mark("stuck", f"stuck in work for {at} s") for at in range(9, 20)},
+}
+TORN_DOWN = {f"a{at}": Mark("over", "torn down") for at in range(3)}
+
 DIAGRAMS: dict[str, Callable[[], Diagram]] = {
     "pipeline": lambda: diagram_of(topology_of(pipeline(3))),
     "1f1b": lambda: measured(labelled(simulated(microbatches(4, 8), 3))),
@@ -79,6 +86,9 @@ DIAGRAMS: dict[str, Callable[[], Diagram]] = {
     "gather": lambda: diagram_of(topology_of(gather())),
     "details": lambda: diagram_of(topology_of(all_to_all(2)), channel_details=True),
     "groups": lambda: measured(tensor_trace()),
+    # Of six that are alike, those with which the same is wrong are drawn together.
+    "marks": lambda: diagram_of(topology_of(scatter_gather(34), marks=MARKS)),
+    "marks-torn-down": lambda: diagram_of(topology_of(gather(), marks=TORN_DOWN)),
 }
 
 

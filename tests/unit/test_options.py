@@ -14,7 +14,7 @@ import pytest
 
 import rcg
 from rcg import options
-from rcg.dag import DAGContext, constants
+from rcg.dag import DAGContext, InputNode, constants
 from rcg.dag.compile import CompileKeywords, options_from_user
 from rcg.dag.nodes import DAGNode
 from rcg.options import IGNORED, OPTIONS, Deadline, Options, timeout_from_user
@@ -258,6 +258,23 @@ def test_an_unknown_keyword_lists_the_known():
             assert keyword in str(caught.value)
     with pytest.raises(TypeError, match="_execution_timeout'; did you mean 'submit_timeout'"):
         options_from_user({"_execution_timeout": 3})
+
+
+@pytest.mark.parametrize(
+    ("called", "call"),
+    [
+        ("compile", InputNode.compile),
+        ("experimental_compile", InputNode.experimental_compile),
+        ("compile", rcg.compile),
+        ("plan", rcg.plan),
+    ],
+)
+def test_an_unknown_keyword_is_one_of_the_function_that_was_called(called, call):
+    with pytest.raises(TypeError, match=rf"^{called}\(\) got an unexpected .* 'max_inflight'; did"):
+        call(InputNode(), max_inflight=3)
+    both = {"submit_timeout": 1, "_submit_timeout": 1}
+    with pytest.raises(TypeError, match=rf"^{called}\(\) got both"):
+        call(InputNode(), **both)
 
 
 def test_one_option_under_two_names():

@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from rcg.text import hundredths
 from rcg.trace.analysis.comparison import Change, GraphComparison
 from rcg.trace.measured import compared, measured_of, summarize
 from tests.unit.approved import check_approved
@@ -81,10 +84,27 @@ def test_a_figure_that_may_be_anything_is_noise():
     assert Change("execution", 1.0, 17.0, (0.5, None)).is_noise is None
 
 
+FIGURES = st.floats(1e-3, 1e3)
+OFF = st.floats(0, 3) | st.just(float("inf"))
+
+
+@given(FIGURES, FIGURES, OFF, OFF)
+@example(62.0, 100.0, 16.0, 30.0)
+@example(1.0, 50.0, 0.9798, 0.0)  # one of the two is noise as it is rounded
+def test_a_comparison_is_noise_if_the_other_way_round_is_and_shows_it(before, after, one, other):
+    spreads = one * before, other * after
+    found = Change("work", before, after, spreads)
+    back = Change("work", after, before, spreads[::-1])
+    assert found.is_noise == back.is_noise
+    for each in (found, back):
+        is_within = abs(hundredths(each.ratio) - 100) <= hundredths(each.spread)
+        assert is_within == each.is_noise, (each.ratio, each.spread)
+
+
 def test_a_ratio_is_noise_exactly_if_1_is_within_the_spread_that_is_shown():
-    """Of 100 ±50 and 62 ±12 the difference is within both; the ratio is 0.62 ±0.33."""
+    """The ratio of 100 ±50 and 62 ±12 is 0.62 ±0.33, and the other way round 1.61 ±0.86."""
     found = Change("executions", 100.0, 62.0, (50.0, 12.0))
-    assert found.row(str)[3:] == ("0.62x \N{PLUS-MINUS SIGN}0.33", "")
+    assert found.row(str)[3:] == ("0.62x \N{PLUS-MINUS SIGN}0.38", "noise")
     for after in range(50, 150):
         found = Change("executions", 100.0, float(after), (6.0, 0.05 * after))
         shown, off = (

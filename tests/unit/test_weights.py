@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rcg import cluster
 from rcg.errors import ActorDiedError
-from rcg.options import Deadline
+from rcg.options import FOR_EVER, Deadline
 from rcg.progress import Progress
 from rcg.rdt.envelope import Holder
 from rcg.rdt.slices import regions_from
@@ -360,7 +360,7 @@ class _Publishers:
         self.steps: list[int] = []
         self.dead = ""
 
-    def pull_slices(self, slices, key) -> int:
+    def pull_slices(self, slices, key, patience) -> int:
         if key == self.dead:
             raise ActorDiedError(f"{key} is gone")
         payloads = [each.reshape(-1).view(torch.uint8) for each in self.tensors[key]]
@@ -413,7 +413,7 @@ def test_what_is_read_at_once_is_bounded(lookahead, lanes) -> None:
             copies.append(Copy(name, at, (*map(range, shape[:-1]), range(start, stop))))
     route, senders = _routed(shards, copies, full, into, lookahead)
     came: list[int] = []
-    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, came.append)
+    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, came.append, FOR_EVER)
     assert not any(each.problem for each in pulls)
     for name, each in into.items():
         assert torch.equal(each, full[name]), name
@@ -435,7 +435,7 @@ def test_when_one_publisher_is_dead_no_other_step_is_begun() -> None:
     copies = [Copy("a", 0, (range(3 * MB),)), Copy("b", 1, (range(3 * MB),))]
     route, senders = _routed(shards, copies, full, into, 2 * MB)
     senders.dead = "p0"
-    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, bool)
+    pulls = route.read(senders.pull_slices, {"p0": "p0", "p1": "p1"}, into, bool, FOR_EVER)
     assert [each.has_died for each in pulls] == [True, False]
     assert [each.got("v") is None for each in pulls] == [False, True]
     assert senders.steps == []

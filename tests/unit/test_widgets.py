@@ -41,7 +41,15 @@ from rcg_widgets import (
 from rcg_widgets.base import script
 from rcg_widgets.sampler import Sampler
 from tests.harness.peers import until
-from tests.unit.live_reports import GRAPH_ID, backlog, does, idle_chain, later, report_of
+from tests.unit.live_reports import (
+    GRAPH_ID,
+    backlog,
+    chain_that_hangs,
+    does,
+    idle_chain,
+    later,
+    report_of,
+)
 from tests.unit.packed import unpack
 from tests.unit.test_progress import Clock
 from tests.unit.traces import PIPELINE, graph_trace, trace
@@ -305,25 +313,45 @@ def ended(monitor: LiveMonitor) -> bool:
     return thread is None or not thread.is_alive()
 
 
-def test_each_actor_is_a_row_with_what_it_does_and_its_fullest_queue() -> None:
+def test_the_driver_and_each_actor_are_a_row_with_what_they_do_and_the_queues_add_up() -> None:
     report = report_of(
         does("a0", "running", shared_bytes=100),
         does("a0.comm", "waiting", "a1 (Stage)", shared_bytes=20),
         does("a1", "waiting", "a0 (Stage), a2 (Stage)"),
         does("a2", "dead"),
         does("n1", "waiting"),
-        backlogs=(backlog(1, 4), replace(backlog(1, 3), slots=4), backlog(2, 0)),
+        backlogs=(
+            *(backlog(1, 4), replace(backlog(1, 3), slots=4), backlog(2, 0)),
+            *(replace(backlog(1, 2), reader="driver"), replace(backlog(1, 1), reader="n2, n3")),
+        ),
     )
+    gate = replace(report.processes[-1], process="n2", label="n2")
+    report = replace(report, processes=(*report.processes, gate))
     lane = replace(report.processes[2], label="a0.comm (Stage)")
     report = replace(report, processes=(*report.processes[:2], lane, *report.processes[3:]))
-    rows = Meter().take(0, report).rows
+    sample = Meter().take(0, report)
+    rows = sample.rows
     assert [(row.label, row.state, row.doing) for row in rows] == [
+        ("driver", "waiting", "waits for n1"),
         ("a0 (Stage)", "running", "work, execution 8"),
         ("a1 (Stage)", "waiting", "waits for a0, a2"),
         ("a2 (Stage)", "dead", "died in reading, execution 8"),
+        ("n2", "waiting", "waits"),  # a gate that values wait for
     ]
-    assert [(row.queued, row.slots) for row in rows] == [(0, 0), (3, 4), (0, 10)]
-    assert rows[0].memory == 120  # with its lane
+    queues = [(row.queued, row.slots) for row in rows]
+    assert queues == [(2, 10), (0, 0), (7, 14), (0, 10), (1, 10)]
+    assert sample.queued == sum(length for length, _ in queues) == 10
+    assert rows[1].memory == 120  # with its lane
+
+
+def test_as_many_rows_wait_as_the_sample_and_the_report_and_titles_say() -> None:
+    report = chain_that_hangs(4, 1, 7.2)
+    just_now = replace(report.processes[0], for_s=0.1)  # that it waits is true all the same
+    report = replace(report, processes=(just_now, *report.processes[1:]))
+    sample = Meter().take(0, report)
+    assert sample.verdict == str(report.verdict)
+    assert "holds up 4 others" in sample.verdict and "4 others wait" in report.trouble
+    assert sum(row.state == "waiting" for row in sample.rows) == 4
 
 
 def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
@@ -332,13 +360,14 @@ def test_a_lane_that_hangs_is_shown_for_its_actor() -> None:
     sample = Meter().take(0, report)
     assert sample.verdict.startswith("a0.comm (Stage) holds up 2 others: in work for 9 s")
     assert [(row.state, row.doing) for row in sample.rows] == [
-        ("stuck", "work for 9 s, execution 8")
+        ("waiting", "waits for a0.comm"),
+        ("stuck", "work for 9 s, execution 8"),
     ]
 
 
 def test_actors_of_a_running_graph_are_not_folded_so_rows_stay_in_place() -> None:
     actors = [does(f"a{i}", "waiting", "a0 (Stage)") for i in range(40)]
-    assert len(Meter().take(0, report_of(*actors)).rows) == 40
+    assert len(Meter().take(0, report_of(*actors)).rows) == 41
 
 
 def hanging(for_s: float, **changes: Any) -> Report:
@@ -384,7 +413,7 @@ def test_a_graph_without_work_is_ready_and_waits_for_nothing(monitors: list[Live
     graph.found = later(graph.found, {f"a{number}": 2.0 for number in range(64)})
     sample = sampler.take()
     assert isnan(sample.waiting)
-    (row,) = sample.rows
+    _, row = sample.rows  # the first is the driver's
     assert (row.label, row.state, row.busy) == ("a0 to a63 (Stage)", "ready", 0)
     monitor = LiveMonitor(graph, start=False)
     monitors.append(monitor)

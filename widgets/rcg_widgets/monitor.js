@@ -5,7 +5,7 @@ import { button, bytesText, countText, drawn, element, rateText, shareText, Card
 
 const COLUMNS = ["time", "throughput", "in_flight", "queued", "waiting", "memory"];
 const ROOMY = 12; // so many rows have room for everything; more are compact, in several columns
-const USUAL = ["running", "waiting", "ready", "ended"]; // states; of others the row says more
+const USUAL = ["running", "waiting", "gave up", "ready", "ended"]; // states; of others the row says more
 const TILES = [
   { name: "throughput", title: "throughput", text: (value) => [rateText(value), ""] },
   { name: "in_flight", title: "in flight", text: (value, facts) => [countText(value), facts.limit ? `of ${countText(facts.limit)}` : ""] },
@@ -105,7 +105,7 @@ function render({ model, el }) {
     return { ...tile, value, unit, mostText: most, line, area, node };
   });
   const head = element("div", { class: "rcg-row rcg-row-head", "aria-hidden": "true" },
-    ...["actor", "busy", "", "queue", "", "", "memory"].map((text) => element("span", text === "memory" ? { class: "rcg-memory" } : {}, text)));
+    ...["process", "busy", "", "queue", "", "", "memory"].map((text) => element("span", text === "memory" ? { class: "rcg-memory" } : {}, text)));
   const lines = [];
   const list = element("div", { class: "rcg-rows", role: "table", "aria-label": "actors" });
   card.body.append(element("div", { class: "rcg-tiles" }, ...tiles.map((each) => each.node)), list);
@@ -138,7 +138,7 @@ function render({ model, el }) {
     rows.forEach((row, at) => lines[at].write(row));
     const wanted = [...(rows.length && !isCompact ? [head] : []), ...lines.map((each) => each.node)];
     if (wanted.length !== list.children.length || wanted[0] !== list.firstChild) list.replaceChildren(...wanted);
-    card.explain(isCompact ? [["rcg-busy", "busy since the last look"], ["rcg-fill", "queue of what the actor reads"]] : []);
+    card.explain(isCompact ? [["rcg-busy", "busy since the last look"], ["rcg-fill", "queue of what it reads"]] : []);
   };
   const showState = () => {
     const isRunning = model.get("running");

@@ -66,7 +66,9 @@ def topologies(subject: Subject, title: str) -> Pictures:
     def made() -> Iterator[str]:
         if subject.measured is not None:
             yield topology_picture(subject.plan, title=title, measured=subject.measured)
-        yield topology_picture(subject.plan, title=title, addresses=subject.addresses)
+        yield topology_picture(
+            subject.plan, title=title, addresses=subject.addresses, marks=subject.marks
+        )
 
     return made
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from rcg.ir.plan import Plan
 from rcg.profiling import Profile
+from rcg.runtime.driver.compiled_dag import CompiledDAG
 from rcg.trace.measured import Measured
-from rcg.trace.model import GraphTrace
+from rcg.trace.model import GraphTrace, Mark
 from rcg.trace.trace import Trace
 
 __all__ = ["Subject", "recorded", "subject_of"]
@@ -29,6 +30,7 @@ class Subject:
         title: What views call it; "" for a plan.
         state: What is wrong with it, or was at the end of its record; "" if nothing.
         addresses: Those of its nodes of the cluster; None for those in the record, if any.
+        marks: What is wrong with its actors; None for what was at the end of the record, if any.
         info: What the trace of its record says about itself.
     """
 
@@ -39,6 +41,7 @@ class Subject:
     title: str = ""
     state: str = ""
     addresses: Mapping[str, str] | None = None
+    marks: Mapping[str, Mark] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,10 +88,17 @@ def subject_of(what: Any, graph: int | str | None = None) -> Subject:
     if isinstance(trace, GraphTrace):
         return _of_record(trace)
     plan = getattr(what, "plan", None)
+    if isinstance(what, CompiledDAG):
+        seen, addresses = what.seen(), what.addresses()
+        return Subject(
+            what.plan,
+            title=seen.stated_title,
+            state=seen.trouble,
+            addresses=addresses,
+            marks=seen.marks,
+        )
     if isinstance(plan, Plan):
-        title = getattr(what, "title", "")
-        state = getattr(what, "state", "")
-        return Subject(plan, title=title, state=state, addresses=getattr(what, "addresses", dict)())
+        return Subject(plan, title=getattr(what, "title", ""))
     raise TypeError(
         f"give the widget a plan, a compiled graph or a trace, found {type(what).__name__}"
     )

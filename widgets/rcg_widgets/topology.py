@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rcg.text import stated
 from rcg.views.data.packing import pack
 from rcg.views.svg.pictures import topology_payload
 from rcg_widgets.base import View, script
@@ -38,7 +39,7 @@ class TopologyWidget(View):
 
     def __init__(self, what: Any, *, graph: int | str | None = None, title: str = "") -> None:
         subject = subject_of(what, graph)
-        title = title or subject.title or "Topology"
-        shown = topology_payload(subject.plan, subject.measured, subject.addresses)
+        title = stated(title, subject.state) if title else subject.title or "Topology"
+        shown = topology_payload(subject.plan, subject.measured, subject.addresses, subject.marks)
         about = f"{len(subject.plan.actors)} actors, {len(subject.plan.channels)} channels"
         super().__init__(about, topologies(subject, title), payload=pack(*shown), title=title)

@@ -11,7 +11,7 @@ import math
 import weakref
 from collections.abc import Callable
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rcg.callers import at_users_line, end_at_caller
 from rcg.display import Displayed, Mimebundle, Views, views
@@ -25,13 +25,14 @@ from rcg.runtime.driver.session import Session
 from rcg.runtime.mapping import MapResults, map_over
 from rcg.runtime.observe.report import STACKS_TIMEOUT_S, Report, Reports, Statistics
 from rcg.runtime.remote.handle import handle_from
-from rcg.text import stated
 
 if TYPE_CHECKING:
     from rcg.runtime.observe.profiler import Profiler
     from rcg.trace.trace import Trace
 
 _log = Log()
+
+_SEEN_TIMEOUT_S: Final = 0.2  # for actors to answer before a picture is drawn
 
 
 class CompiledDAG(Displayed):
@@ -313,16 +314,18 @@ class CompiledDAG(Displayed):
             FileNotFoundError: There is no such folder.
             ImportError: The layout "dot" needs Graphviz, which is not installed.
         """
+        seen = self.seen()
         return views().visualize(
             self._engine.plan,
             self._engine.actor_ids(),
             addresses=self.addresses(),
+            marks=seen.marks,
             filename=filename,
             format=format,
             view=view,
             channel_details=channel_details,
             legend=legend,
-            title=self.title,
+            title=seen.stated_title,
             dark=dark,
             layout=layout,
         )
@@ -331,12 +334,14 @@ class CompiledDAG(Displayed):
         return self._engine.session.title
 
     def _mimebundle(self, views: Views) -> Mimebundle:
+        seen = self.seen()
         return views.plan(
             self.plan,
-            text=self.title,
-            title=self.title,
+            text=seen.stated_title,
+            title=seen.stated_title,
             actor_ids=self._engine.actor_ids(),
             addresses=self.addresses(),
+            marks=seen.marks,
         )
 
     def addresses(self) -> dict[str, str]:
@@ -351,15 +356,26 @@ class CompiledDAG(Displayed):
     @property
     def title(self) -> str:
         """Its name and the beginning of its id, and what is wrong with it, if anything is."""
-        return stated(self._engine.session.title, self.state)
+        return self._engine.report(0).stated_title
 
     @property
     def state(self) -> str:
         """What is wrong with it in a few words, as pictures say it; "" if nothing is.
 
-        An actor that died, one that others have waited for for five seconds, and "torn down".
+        An actor that died, one that is stuck as ``report()`` says, and "torn down".
         """
         return self._engine.report(0).trouble
+
+    def seen(self) -> Report:
+        """Return the report that a picture shows, after 0.2 s at most.
+
+        Whether an actor is stopped that seems to wait is found by asking, and asked only while an
+        execution is in flight and nothing else is wrong.
+        """
+        found = self._engine.report(0)
+        if found.in_flight and not found.trouble:
+            return self._engine.report(_SEEN_TIMEOUT_S)
+        return found
 
     def weak(self) -> Callable[[], CompiledDAG | None]:
         """Return a function that returns this graph, and None once nobody uses it any more.

@@ -17,6 +17,7 @@ from rcg.frames import cell_name, is_of_library, place_text, source_of
 from rcg.ir.ids import DRIVER
 from rcg.ir.phrases import IN
 from rcg.text import ACTOR, brief, count_text, plural, run_text, time_text
+from rcg.trace.model import Mark
 
 LONG_S: Final = 1.0
 """A process that others wait for is called stuck after this time."""
@@ -187,24 +188,58 @@ class Alike:
         return sum(each.shared_bytes for each in self.members)
 
 
-def holding_up(processes: Sequence[Activity]) -> list[bool]:
-    """Return which processes are lost, or have been at work for a while as others wait for them."""
-    wanted = _waiters(processes, LONG_S)
-    return [
-        each.state in LOST
-        or (each.state == "running" and each.label in wanted and each.for_s >= LONG_S)
-        for each in processes
-    ]
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Who holds a graph up, by which every view of a running graph goes.
+
+    Attributes:
+        causes: The processes, the one that most others wait for first.
+        held: How many others wait for them, directly or through others.
+    """
+
+    causes: tuple[Activity, ...] = ()
+    held: int = 0
+
+    @property
+    def stuck(self) -> tuple[Activity, ...]:
+        """Those of the causes that have been at it for long."""
+        least_s = LONG_S if self.held else STUCK_AFTER_S
+        return tuple([each for each in self.causes if each.for_s >= least_s])
 
 
-def verdict_of(
-    state: str,
-    processes: Sequence[Activity],
-    in_flight: str,
-    asked: bool,
-    *,
-    late_s: float = 0.0,
-) -> Verdict:
+def blame_of(processes: Sequence[Activity], *, asked: bool = False) -> Blame:
+    """Return who holds a graph up.
+
+    It is who is at work, and of these who has been for long and is waited for. If all wait, it is
+    who does not answer: what it waits for may have come, and it is stopped.
+
+    Args:
+        processes: What each process does.
+        asked: Whether live processes were asked for their stacks, while executions are in flight.
+    """
+    waiters = _waiters(processes)
+    running = [each for each in processes if each.state == "running"]
+    wanted = [each for each in running if each.label in waiters]
+    causes = [each for each in wanted if each.for_s >= LONG_S]
+    causes = causes or [each for each in running if each.for_s >= STUCK_AFTER_S]
+    causes = causes or wanted or [each for each in running if each.for_s >= LONG_S]
+    if causes:
+        causes.sort(key=lambda each: (-len(waiters.get(each.label, ())), -each.for_s))
+        held = set().union(*(waiters.get(each.label, ()) for each in causes))
+        return Blame(tuple(causes), len(held - {each.label for each in causes}))
+    circle = _circle(processes)
+    waiting = circle or [each for each in processes if each.state == "waiting"]
+    silent = [each for each in waiting if asked and each.stack is None and each.process != DRIVER]
+    return Blame(tuple(silent), max(0, len(circle) - len(silent))) if silent else Blame()
+
+
+def holding_up(processes: Sequence[Activity], *, asked: bool = False) -> list[bool]:
+    """Return which processes are lost, or stuck."""
+    stuck = blame_of(processes, asked=asked).stuck
+    return [each.state in LOST or each in stuck for each in processes]
+
+
+def verdict_of(state: str, processes: Sequence[Activity], in_flight: str, asked: bool) -> Verdict:
     """Return what holds a graph up, if anything does.
 
     Args:
@@ -212,7 +247,6 @@ def verdict_of(
         processes: What each process does.
         in_flight: How many executions are in flight, as text; "" for none.
         asked: Whether live processes were asked for their stacks.
-        late_s: A process is blamed only if it has been in its op for so many seconds.
     """
     for lost, how in LOST.items():
         found = [each for each in processes if each.state == lost]
@@ -222,37 +256,28 @@ def verdict_of(
             return Verdict(f"{_several(found)} {how}{place}{ended}")
     if state == "broken":
         return Verdict("The graph is broken: a process has left it")
-    waiters = _waiters(processes)
-    running = [each for each in processes if each.state == "running" and each.for_s >= late_s]
-    causes = [each for each in running if each.label in waiters]
-    causes = causes or [each for each in running if each.for_s >= LONG_S]
-    causes.sort(key=lambda each: (-len(waiters.get(each.label, ())), -each.for_s))
-    if causes:
-        held = set().union(*(waiters.get(each.label, ()) for each in causes))
-        return _blaming(causes, len(held - {each.label for each in causes}), state, asked)
+    blame = blame_of(processes, asked=asked and bool(in_flight))
+    if blame.causes:
+        return _blaming(blame, state, asked)
     if state == "closed":
         return Verdict("The graph is torn down")
-    waiting = [each for each in processes if each.state == "waiting"]
-    ends = {each.label: set(ends_of(each, by_label(processes))) for each in waiting}
-    endless = {label for label, found in ends.items() if not found}
-    circle = [each for each in waiting if ends[each.label] <= endless]
-    # One of them may have what it waits for, and be stopped.
-    silent = [each for each in circle if asked and each.stack is None and each.process != DRIVER]
-    if silent:
-        return _blaming(silent, len(circle) - len(silent), state, asked)
-    if circle:
+    if circle := _circle(processes):
         return Verdict(f"{', '.join(each.label for each in circle)} wait for each other")
     if in_flight:
         return Verdict(f"Nothing holds the graph up: {in_flight}")
     return Verdict("The graph is ready: no execution is in flight")
 
 
-def trouble_of(state: str, processes: Sequence[Activity]) -> str:
+def trouble_of(
+    state: str, processes: Sequence[Activity], *, asked: bool = False, least_s: float = 0.0
+) -> str:
     """Return what is wrong with a graph in a few words, for titles of pictures; "" if nothing is.
 
     Args:
         state: Of the graph.
         processes: What each process does.
+        asked: Whether live processes were asked for their stacks.
+        least_s: For how long an actor must have been stuck to be mentioned.
     """
     for lost, how in LOST.items():
         found = [each for each in processes if each.state == lost]
@@ -263,25 +288,60 @@ def trouble_of(state: str, processes: Sequence[Activity]) -> str:
         return "broken"
     if state == "closed":
         return "torn down"
-    wanted = _waiters(processes, STUCK_AFTER_S)
-    found = [
-        each
-        for each in processes
-        if each.state == "running" and each.label in wanted and each.for_s >= STUCK_AFTER_S
-    ]
-    if not found:
+    blame = blame_of(processes, asked=asked)
+    stuck = [each for each in blame.stuck if each.for_s >= least_s]
+    if not stuck:
         return ""
-    first = max(found, key=lambda each: len(wanted[each.label]))
-    held = plural(len(wanted[first.label]), "other")
-    wait = "waits" if len(wanted[first.label]) == 1 else "wait"
-    return f"{first.label} {first.kind} for {time_text(first.for_s * 1e9)}, {held} {wait}"
+    held = f", {plural(blame.held, 'other')} {'waits' if blame.held == 1 else 'wait'}"
+    return f"{_several(stuck)} {_stuck_text(stuck[0])}{held if blame.held else ''}"
 
 
-def _blaming(causes: Sequence[Activity], held: int, state: str, asked: bool) -> Verdict:
+def marks_of(
+    state: str, processes: Sequence[Activity], *, asked: bool = False, least_s: float = 0.0
+) -> dict[str, Mark]:
+    """Return what is wrong with each actor, for its box in pictures, by its id in the plan.
+
+    Actors with which nothing is wrong are not in it. The arguments are those of ``trouble_of``.
+    """
+    stuck = () if state != "running" else blame_of(processes, asked=asked).stuck
+    found: dict[str, Mark] = {}
+    for each in processes:
+        if not ACTOR.fullmatch(each.process):
+            continue
+        actor = each.process.partition(".")[0]  # a lane is drawn in the box of its actor
+        if each.state in LOST:
+            found[actor] = Mark("lost", LOST[each.state])
+        elif each in stuck and each.for_s >= least_s:
+            text = _stuck_text(each)
+            text = f"stuck {text}" if each.state == "running" else text
+            found.setdefault(actor, Mark("stuck", text))
+        elif state == "closed":
+            found.setdefault(actor, Mark("over", "torn down"))
+    return found
+
+
+def _stuck_text(activity: Activity) -> str:
+    if activity.state == "waiting":  # and yet it is blamed
+        return "does not answer"
+    return f"{activity.kind} for {time_text(activity.for_s * 1e9)}"
+
+
+def _circle(processes: Sequence[Activity]) -> list[Activity]:
+    """Return the processes that wait for each other, and for nobody else."""
+    waiting = [each for each in processes if each.state in _WAITS]
+    ends = {each.label: set(ends_of(each, by_label(processes))) for each in waiting}
+    endless = {label for label, found in ends.items() if not found}
+    return [each for each in waiting if ends[each.label] <= endless]
+
+
+def _blaming(blame: Blame, state: str, asked: bool) -> Verdict:
+    causes, held = blame.causes, blame.held
     first = causes[0]
     who, is_one = _several(causes), len(causes) == 1
     if state == "closed":
         text = f"The graph is torn down, and {who} still {'runs' if is_one else 'run'}"
+    elif not held and first.state == "waiting":
+        text = f"{who} {'hangs' if is_one else 'hang'}"
     elif not held:
         text = f"{who} {'is' if is_one else 'are'} at work"
     elif first.for_s >= LONG_S:
@@ -321,9 +381,12 @@ def shown_lines(line: str) -> list[str]:
     return [shown, *([f"    {source}"] if source else [])]
 
 
-def alike_of(processes: Sequence[Activity]) -> list[Alike]:
-    """Return the processes, those that are alike together if they are more than a few."""
-    known, marked = by_label(processes), holding_up(processes)
+def alike_of(processes: Sequence[Activity], marked: Sequence[bool]) -> list[Alike]:
+    """Return the processes, those that are alike together if they are more than a few.
+
+    Those that are marked stand alone.
+    """
+    known = by_label(processes)
     rows: list[Alike] = []
     keys: list[object] = []
     for at, each in enumerate(processes):
@@ -352,12 +415,12 @@ def by_label(processes: Sequence[Activity]) -> dict[str, Activity]:
     return {each.label: each for each in processes}
 
 
-def _waiters(processes: Sequence[Activity], least_s: float = 0.0) -> dict[str, set[str]]:
+def _waiters(processes: Sequence[Activity]) -> dict[str, set[str]]:
     """Return who waits for each process that does not wait, directly or through others."""
     known = by_label(processes)
     found: dict[str, set[str]] = {}
     for each in processes:
-        if each.state in _WAITS and each.for_s >= least_s:
+        if each.state in _WAITS:
             for label in ends_of(each, known):
                 found.setdefault(label, set()).add(each.label)
     return found

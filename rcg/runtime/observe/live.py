@@ -13,6 +13,7 @@ from itertools import groupby
 from math import isfinite, nan
 from typing import Final
 
+from rcg.ir.ids import DRIVER
 from rcg.ir.phrases import IN
 from rcg.runtime.observe.activity import (
     LOST,
@@ -21,7 +22,7 @@ from rcg.runtime.observe.activity import (
     by_label,
     ends_of,
 )
-from rcg.runtime.observe.report import Backlog, Report
+from rcg.runtime.observe.report import Report
 from rcg.text import ACTOR, count_text, time_text
 
 __all__ = ["FIGURES", "STUCK_AFTER_S", "Meter", "OpTimeout", "Row", "Sample", "folded"]
@@ -38,15 +39,15 @@ _OVER: Final = ("ended", *LOST)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one actor does, its lanes included, or several that are alike.
+    """What the driver or one actor does, its lanes included, or several actors that are alike.
 
     Attributes:
         label: Its displayed name: ``a0 (Stage)``; of several ``a12 to a37 (Stage)``.
-        state: "running", "waiting", "ready" (there is nothing to do), "stuck" (the graph hangs
-            there), "ended", or one of ``LOST``.
+        state: "running", "waiting", "gave up" (the driver, see ``Activity``), "ready" (there is
+            nothing to do), "stuck" (the graph hangs there), "ended", or one of ``LOST``.
         busy: Share of the time since the previous sample, 0 to 1, that it did not wait. None if it
             is not known.
-        queued: Frames that wait in the fullest channel of those that it reads.
+        queued: Frames that wait in the channels that it reads.
         slots: How many frames may be there; 0 if nothing waits.
         doing: Its method and execution, or what it waits for.
         memory: Shared memory that its values take, in bytes.
@@ -81,7 +82,8 @@ class Sample:
         state: ``running``, or why the samples have ended: ``closed``, ``broken``, ``ended``,
             ``gone``.
         verdict: What holds the graph up if it hangs, or "".
-        rows: The actors, in their order; alike ones are one row if the graph hangs or is idle.
+        rows: The driver and the actors, in their order; alike ones are one row if the graph hangs
+            or is idle.
         most: The largest value of each of ``FIGURES`` that was known so far.
     """
 
@@ -184,7 +186,7 @@ class Meter:
         is_stuck = report.in_flight and any(
             each.state == "running" and each.for_s > timeout_s for each in actors
         )
-        verdict = report.verdict_on(timeout_s) if is_stuck else None
+        verdict = report.verdict if is_stuck else None
         has_work = bool(report.in_flight or rates.get("completed"))
         shares = {each: min(rates[each], 1.0) for each in waited if each in rates}
         stuck = verdict.causes if verdict else ()
@@ -195,7 +197,7 @@ class Meter:
                 now_s,
                 throughput=rates.get("completed", nan),
                 in_flight=float(report.in_flight),
-                queued=float(sum(each.length for each in report.backlogs)),
+                queued=float(sum(each.queued for each in rows)),
                 waiting=waiting,
                 memory=float(report.used_bytes),
                 limit=report.limit,
@@ -211,7 +213,9 @@ class Meter:
 def _rows(
     report: Report, waited: Mapping[str, float], stuck: Sequence[str], *, has_work: bool
 ) -> tuple[Row, ...]:
-    """Return a row for each actor.
+    """Return a row for the driver, for each actor, and for a gate while values wait for it.
+
+    So their queues add up to all values that wait.
 
     Args:
         report: What all processes do.
@@ -219,16 +223,17 @@ def _rows(
         stuck: Labels of the processes on which the graph hangs.
         has_work: Whether there is something to do.
     """
-    actors: dict[str, list[Activity]] = {}  # each with its lanes; gates belong to nodes
+    together: dict[str, list[Activity]] = {}  # actors, each with its lanes
     for each in report.processes:
-        if ACTOR.fullmatch(each.process):
-            actors.setdefault(each.process.partition(".")[0], []).append(each)
+        together.setdefault(each.process.partition(".")[0], []).append(each)
     known = by_label(report.processes)
     found = []
-    for members in actors.values():
+    for name, members in together.items():
+        queued, slots = report.queue_of({each.label for each in members})
+        if not (queued or name == DRIVER or ACTOR.fullmatch(name)):
+            continue
         # A lane stands for its actor where the graph hangs in it.
         shown = next((each for each in members if each.label in stuck), members[0])
-        queue = _fullest(report.backlogs, {each.label for each in members})
         process, is_over = members[0].process, members[0].state in _OVER
         state = _state_of(shown, stuck, has_work=has_work)
         ends = ends_of(shown, known)
@@ -238,8 +243,8 @@ def _rows(
                 label=members[0].label,
                 state=state,
                 busy=None if is_over or process not in waited else 1 - waited[process],
-                queued=queue.length if queue else 0,
-                slots=queue.slots if queue else 0,
+                queued=queued,
+                slots=slots,
                 doing=_doing(shown, state, roots),
                 memory=sum(each.shared_bytes for each in members),
             )
@@ -255,18 +260,13 @@ def _state_of(activity: Activity, stuck: Sequence[str], *, has_work: bool) -> st
     return activity.state if has_work and activity.state != "idle" else "ready"
 
 
-def _fullest(backlogs: Sequence[Backlog], labels: set[str]) -> Backlog | None:
-    read = [each for each in backlogs if labels.intersection(each.reader.split(", "))]
-    return max(read, key=lambda each: each.length / max(each.slots, 1), default=None)
-
-
 def _doing(activity: Activity, state: str, roots: Sequence[str]) -> str:
     method = activity.kind.removeprefix(IN)
     match state:
         case "stuck":
             for_text = time_text(activity.for_s * 1e9)
             return f"{method} for {for_text}, execution {count_text(activity.execution)}"
-        case "waiting":
+        case "waiting" | "gave up":
             wanted = roots or activity.waiting_for.split(", ")
             names = ", ".join(label.partition(" ")[0] for label in wanted)
             names = re.sub(r"\bdriver$", "the driver", names)
@@ -289,14 +289,13 @@ def folded(rows: Sequence[Row]) -> tuple[Row, ...]:
             continue
         first, last = alike[0], alike[-1]
         busy = [each.busy for each in alike if each.busy is not None]
-        fullest = max(alike, key=lambda each: each.queued / max(each.slots, 1))
         found.append(
             replace(
                 first,
                 label=f"{first.label.partition(' ')[0]} to {last.label}",
                 busy=sum(busy) / len(busy) if busy else None,
-                queued=fullest.queued,
-                slots=fullest.slots,
+                queued=sum(each.queued for each in alike),
+                slots=sum(each.slots for each in alike),
                 memory=sum(each.memory for each in alike),
                 count=len(alike),
             )

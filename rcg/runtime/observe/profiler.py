@@ -29,6 +29,7 @@ from rcg.runtime.control.registry import follow
 from rcg.runtime.node.host import NodeHost, Recorded, Recording, newest_events
 from rcg.runtime.node.layout import Layout, takers_of
 from rcg.runtime.node.node import Node
+from rcg.runtime.observe.activity import STUCK_AFTER_S, marks_of, trouble_of
 from rcg.runtime.observe.report import Report
 from rcg.runtime.observe.transfers import transfers_between
 from rcg.trace.clocks import now_ns
@@ -465,8 +466,13 @@ def _graph_trace(
             )
         )
     limit = session.options.max_inflight_executions
-    trouble = session.report(None).trouble
-    return GraphTrace(session.graph_id, session.plan, tuple(lanes), limit, session.name, trouble)
+    report = session.report(None)
+    # That a method runs at the end of a recording is usual, and no trouble for a while.
+    end = report.state, report.processes
+    trouble = trouble_of(*end, least_s=STUCK_AFTER_S)
+    marks = marks_of(*end, least_s=STUCK_AFTER_S)
+    about = limit, session.name, trouble, marks
+    return GraphTrace(session.graph_id, session.plan, tuple(lanes), *about)
 
 
 def _with_numbers(plan: Plan, recorded: Recorded) -> Events:

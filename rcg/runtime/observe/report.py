@@ -8,7 +8,7 @@ For a report live processes are asked for the lines of users' code that they are
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -23,17 +23,20 @@ from rcg.ir.plan import Plan
 from rcg.runtime.node.layout import takers_of
 from rcg.runtime.node.snapshot import NodeView
 from rcg.runtime.observe.activity import (
+    LOST,
     SILENT,
     Activity,
     Alike,
     Verdict,
     alike_of,
     holding_up,
+    marks_of,
     trouble_of,
     verdict_of,
 )
 from rcg.table import Cell, Table, state_cell
-from rcg.text import bytes_text, cut, graph_title, plural, time_text, visible
+from rcg.text import bytes_text, cut, graph_title, plural, stated, time_text, visible
+from rcg.trace.model import Mark
 from rcg.trace.recorder import State
 
 STACKS_TIMEOUT_S: Final = 0.5  # how long live processes may take to say where they are
@@ -173,34 +176,46 @@ class Report(Charted, Displayed):
     @property
     def verdict(self) -> Verdict:
         """What holds the graph up, in one sentence, with the line of source if it is known."""
-        return self.verdict_on()
+        in_flight = f"{self.in_flight} of {self.limit} executions in flight"
+        return verdict_of(
+            self.state, self.processes, in_flight if self.in_flight else "", self.asked
+        )
 
     @property
     def trouble(self) -> str:
         """What is wrong with the graph in a few words, as titles of pictures say; "" if nothing."""
-        return trouble_of(self.state, self.processes)
+        return trouble_of(self.state, self.processes, asked=self._should_answer)
 
-    def verdict_on(self, late_s: float = 0.0) -> Verdict:
-        """Return the verdict that blames only processes that are in their op for ``late_s``."""
-        in_flight = f"{self.in_flight} of {self.limit} executions in flight"
-        return verdict_of(
-            self.state,
-            self.processes,
-            in_flight if self.in_flight else "",
-            self.asked,
-            late_s=late_s,
-        )
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """What is wrong with each actor, by its id in the plan, as pictures say it in its box."""
+        return marks_of(self.state, self.processes, asked=self._should_answer)
+
+    @property
+    def _should_answer(self) -> bool:
+        """Whether processes that wait would have answered if they were not stopped."""
+        return self.asked and self.in_flight > 0
 
     @property
     def rows(self) -> list[Alike]:
         """The processes, those that do the same and wait for the same together."""
-        return alike_of(self.processes)
+        return alike_of(self.processes, holding_up(self.processes, asked=self._should_answer))
 
     @property
     def held_up_by(self) -> tuple[str, ...]:
-        """Labels of the processes that are dead, or stuck while others wait for them."""
-        marks = zip(self.processes, holding_up(self.processes), strict=True)
-        return tuple([each.label for each, is_marked in marks if is_marked])
+        """Labels of the processes that are dead, or stuck."""
+        marks = holding_up(self.processes, asked=self._should_answer)
+        return tuple(
+            [each.label for each, is_marked in zip(self.processes, marks, strict=True) if is_marked]
+        )
+
+    def queue_of(self, labels: Collection[str]) -> tuple[int, int]:
+        """Return how many values wait to be read by some processes, and how many may wait there.
+
+        Each value counts for one process, so that the queues of all add up.
+        """
+        read = [each for each in self.backlogs if each.reader.partition(", ")[0] in labels]
+        return sum(each.length for each in read), sum(each.slots for each in read)
 
     def silent(self, activity: Activity) -> bool:
         """Return whether a live process was asked for its stack and has not answered."""
@@ -211,6 +226,11 @@ class Report(Charted, Displayed):
     def title(self) -> str:
         """What views call the graph."""
         return graph_title(self.name, self.graph_id)
+
+    @property
+    def stated_title(self) -> str:
+        """The same, with what is wrong with the graph, if anything is."""
+        return stated(self.title, self.trouble)
 
     def table(self, rows: Sequence[Alike]) -> Table:
         """Return a table of processes; those that hold up others are marked."""
@@ -232,7 +252,7 @@ class Report(Charted, Displayed):
         members = "\n".join(f"{each.label}: {each.waiting_text}" for each in row.members)
         return (
             Cell(row.label, "strong", members if len(row.members) > 1 else ""),
-            state_cell("stuck" if is_marked and row.state == "running" else row.state),
+            state_cell("stuck" if is_marked and row.state not in LOST else row.state),
             Cell(f"{row.where}{where}", "op", hover=row.op),
             row.execution,
             row.since,
@@ -243,14 +263,17 @@ class Report(Charted, Displayed):
         )
 
     def _queue(self, row: Alike) -> Cell:
-        """Return the fullest channel that a process reads, with all of them in the hover text."""
+        """Return how many values wait to be read, with each channel in the hover text."""
         labels = [each.label for each in row.members]
-        queues = [each for each in self.backlogs if each.reader in labels]
-        if not queues:
+        length, slots = self.queue_of(labels)
+        if not slots:
             return Cell("0" if self.backlogs else "", "dim")
-        fullest = max(queues, key=lambda each: each.length / max(each.slots, 1))
-        hover = "\n".join(f"{each.channel}: {each.length} of {each.slots} wait" for each in queues)
-        return Cell(f"{fullest.length} / {fullest.slots}", hover=hover)
+        hover = "\n".join(
+            f"{each.channel}: {each.length} of {each.slots} wait"
+            for each in self.backlogs
+            if each.reader.partition(", ")[0] in labels
+        )
+        return Cell(f"{length} / {slots}", hover=hover)
 
     def _lines(self) -> list[str]:
         rows = self.rows

@@ -75,16 +75,34 @@ class Change:
 
     @property
     def spread(self) -> float | None:
-        """How far ``ratio`` may be off; None if one of the spreads is unknown."""
-        before, after = self.spreads
-        if not self.before or not self.after or before is None or after is None:
+        """How far ``ratio`` may be off; None if one of the spreads is unknown.
+
+        1 is within it, as it is shown, exactly if the change is noise: of one that is noise by the
+        spread of its inverse alone, it reaches to 1. Of 0.62 ±0.33 the inverse is 1.61 ±0.86: then
+        it is 0.62 ±0.38.
+        """
+        ratio, noise = self.ratio, self.is_noise
+        if ratio is None or noise is None:
             return None
-        return self.after / self.before * math.hypot(before / self.before, after / self.after)
+        least = abs(hundredths(ratio) - 100) / 100 if noise else 0.0
+        return max(self._spread_of(ratio), least)
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether 1 is within the spread of ``ratio`` (``spread.py``); None if that is unknown."""
-        return is_noise(self.ratio, self.spread)
+        """Whether 1 is within the spread of ``ratio``, or of its inverse; None if that is unknown.
+
+        So it is the same whichever of the traces is the first.
+        """
+        if not self.before or not self.after or None in self.spreads:
+            return None
+        ratios = self.after / self.before, self.before / self.after
+        return any(is_noise(each, self._spread_of(each)) for each in ratios)
+
+    def _spread_of(self, ratio: float) -> float:
+        """Return the spread of the ratio, or of its inverse: the same part of each."""
+        sides = zip((self.before, self.after), self.spreads, strict=True)
+        parts = sorted((off or 0.0) / (side or 1.0) for side, off in sides)  # none of them is None
+        return ratio * math.hypot(*parts)
 
     @property
     def doubt(self) -> str:

@@ -11,7 +11,8 @@ depend on each other, and Student's distribution for the mean of their figures (
 >>> round(half_width([10, 12, 10, 12, 11]), 2)
 1.24
 
-A ratio is noise if 1 is within its spread, both as they are shown (``rcg.text.spread_text``).
+A ratio is noise if 1 is within its spread, both as they are shown (``rcg.text.spread_text``). A
+ratio of two measured figures is noise if its inverse is, too (``comparison.Change``).
 
 >>> is_noise(0.62, 0.33), is_noise(0.62, 0.38), is_noise(0.987, 0.0113), is_noise(1.2, None)
 (False, True, True, None)

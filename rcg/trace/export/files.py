@@ -43,6 +43,7 @@ from rcg.trace.model import (
     Events,
     GraphTrace,
     LaneTrace,
+    Mark,
     OpenOp,
     Recording,
     TensorTransfer,
@@ -298,6 +299,7 @@ def _head(trace: Recording) -> dict[str, Any]:
                 "limit": graph.limit,
                 "name": graph.name,
                 "state": graph.state,
+                **({"marks": dict(graph.marks)} if graph.marks else {}),
                 "lanes": [_lane_head(lane) for lane in graph.lanes],
             }
             for graph in trace.graphs
@@ -443,7 +445,16 @@ def _graph(archive: Archive, number: int, head: checked.Record) -> GraphTrace:
         check_peers(lane, len(lanes))
     limit = checked.integer(head, "limit", 1, _MAX_INFLIGHT)
     name, state = (checked.text(head, key) if key in head else "" for key in ("name", "state"))
-    return GraphTrace(graph_id, plan, lanes, limit, name, state)
+    marks = _marks(head["marks"], plan) if "marks" in head else {}
+    return GraphTrace(graph_id, plan, lanes, limit, name, state, marks)
+
+
+def _marks(stored: Any, plan: Plan) -> dict[str, Mark]:
+    held = checked.record(stored, "`marks`")
+    found = {actor.id: checked.texts(held, actor.id) for actor in plan.actors if actor.id in held}
+    if len(found) < len(held) or any(len(each) != len(Mark._fields) for each in found.values()):
+        raise ValueError("`marks` are not those of the plan's actors")
+    return {actor: Mark(*each) for actor, each in found.items()}
 
 
 def _lane(archive: Archive, number: int, head: checked.Record, program: Program) -> LaneTrace:

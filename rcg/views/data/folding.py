@@ -305,16 +305,24 @@ def _merged(
         if max(finer) == max(shades):
             break
         shades = finer
-    sizes = Counter(shades)
+    # Of alike actors, those with which the same is wrong are drawn together.
+    kinds = [_kind_of_mark(topology, group[0][0]) for group in groups]
+    alike = list(zip(shades, kinds, strict=True))
+    sizes = Counter(alike)
     for most in _MAX_ALIKE:
         if sum(1 if size > most else size for size in sizes.values()) <= _MAX_CARDS:
             break
     merged: dict[Hashable, list[Box]] = {}
-    for number, (shade, group) in enumerate(zip(shades, groups, strict=True)):
-        is_merged = sizes[shade] > most and group[0][0].process not in odd
-        key = shade if is_merged else ("alone", number)
+    for number, (likeness, group) in enumerate(zip(alike, groups, strict=True)):
+        is_merged = sizes[likeness] > most and group[0][0].process not in odd
+        key = likeness if is_merged else ("alone", number)
         merged.setdefault(key, []).extend(group)
     return list(merged.values())
+
+
+def _kind_of_mark(topology: Topology, node: TopologyNode) -> str:
+    mark = topology.marks.get(node.process)
+    return "" if mark is None else mark.kind
 
 
 def _numbered(values: Sequence[Hashable]) -> list[int]:

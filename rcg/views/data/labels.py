@@ -10,6 +10,7 @@ from typing import Final
 
 from rcg.ir.channels import ChannelSpec, Group
 from rcg.text import brief, bytes_text, plural, visible
+from rcg.trace.model import Mark
 from rcg.views.data.edge_styles import TCP, style_of
 from rcg.views.data.folding import Card, Folded, Line, Row
 from rcg.views.data.lettering import DOT
@@ -198,12 +199,18 @@ class TopologyLabels:
         is_run = places[-1] - places[0] == len(places) - 1
         return f"{first} to {last}" if is_run else f"{first}, {card.processes[1]} ... {last}"
 
+    def mark_of(self, card: Card) -> Mark | None:
+        """Return what is wrong with the actors of a card, as with the first; None if nothing is."""
+        return self._topology.marks.get(card.processes[0]) if card.processes else None
+
     def card_lines(self, card: Card) -> list[str]:
         """Return a description of a card: its actors, with their ids in Ray."""
+        mark = self.mark_of(card)
+        lines = [self.card_text(card), *([visible(mark.text)] if mark else [])]
         if len(card.processes) > 1:
-            return [self.card_text(card), self._processes_text(card.processes)]
+            return [*lines, self._processes_text(card.processes)]
         keys = [self._actors[process].key for process in card.processes]
-        return [self.card_text(card), *(f"actor {visible(key)} in Ray" for key in keys if key)]
+        return [*lines, *(f"actor {visible(key)} in Ray" for key in keys if key)]
 
     def row_lines(self, row: Row, card: Card) -> list[str]:
         """Return a description of a box; of a collective its group, and its processes by rank."""

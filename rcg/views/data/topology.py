@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rcg.ir.channels import STATUS, TENSOR, ActorSpec, ChannelSpec, Group
@@ -40,6 +40,7 @@ from rcg.ir.index import Origins, Place, rank_of, reads_of, rendezvous_of, write
 from rcg.ir.ops import Call, Collective, Input, Output
 from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
+from rcg.trace.model import Mark
 from rcg.views.data.edge_styles import COLLECTIVE, FALLBACK, LOCAL, SHM, TCP, kind_of_channel
 
 NodeKind = Literal["input", "attribute", "call", "part", "collective", "output"]
@@ -130,6 +131,7 @@ class Topology:
             of edges: ``tcp`` if all readers are on other nodes than the writer.
         groups: The groups of the plan.
         frames: The nodes of the cluster, in the order of the plan; empty if there is only one.
+        marks: What is wrong with actors, by their ids.
     """
 
     nodes: tuple[TopologyNode, ...]
@@ -138,6 +140,7 @@ class Topology:
     channels: tuple[ChannelSpec, ...]
     groups: tuple[Group, ...] = ()
     frames: tuple[NodeFrame, ...] = ()
+    marks: Mapping[str, Mark] = field(default_factory=dict)
 
     def frame_of(self, node: TopologyNode) -> str | None:
         """Return the id of the frame that a node is in.
@@ -158,6 +161,7 @@ def topology_of(
     plan: Plan,
     actor_ids: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
+    marks: Mapping[str, Mark] | None = None,
 ) -> Topology:
     """Return the topology of a plan.
 
@@ -165,6 +169,7 @@ def topology_of(
         plan: The plan, from any pass of the compiler.
         actor_ids: The id in Ray, in hex, of each actor; None uses the ids in the plan.
         addresses: The address of each node of the cluster, by its id in the plan, where known.
+        marks: What is wrong with actors, by their ids in the plan.
     """
     found = _Search(plan)
     numbers = found.number()
@@ -193,6 +198,7 @@ def topology_of(
             NodeFrame(node.id, node.key, (addresses or {}).get(node.id, ""), node.processes)
             for node in plan.nodes
         ),
+        marks=marks or {},
     )
 
 

@@ -13,7 +13,7 @@ from rcg.text import plural, shown_text, visible
 from rcg.trace.analysis.summary import Summary
 from rcg.trace.analysis.transfers import reference_sums, references_about, references_table
 from rcg.trace.measured import Measured, summarize
-from rcg.trace.model import Recording
+from rcg.trace.model import Mark, Recording
 from rcg.views.html.elements import advised, images
 from rcg.views.html.report import report_of, tensors_report_of
 from rcg.views.svg.pictures import (
@@ -48,9 +48,12 @@ def of_plan(
     title: str = "Plan",
     actor_ids: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
+    marks: Mapping[str, Mark] | None = None,
 ) -> Mimebundle:
     """Return the mimebundle of a plan: its text, and its topology."""
-    picture = topology_picture(plan, title=title, actor_ids=actor_ids, addresses=addresses)
+    picture = topology_picture(
+        plan, title=title, actor_ids=actor_ids, addresses=addresses, marks=marks
+    )
     return mimebundle(text or str(plan), [("Topology", picture)])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf, log
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -144,6 +144,9 @@ def diagram_of_folded(
     return drawings[:2][-1].diagram()  # names are cut only where that helps
 
 
+_Tone = Literal["bad", "odd", "plain"]  # of a line below the name of a card
+
+
 class _Words:
     """What is said of each part of a topology: in boxes, on lines, and in hover texts."""
 
@@ -186,6 +189,15 @@ class _Words:
             return self.labels.alike_text(card)
         text = f"{odd} than {plural(odd.others, 'other')}"
         return text if width_of(text, SMALL, bold=True) <= most else str(odd)
+
+    def notes(self, card: Card, most: float) -> list[tuple[str, _Tone]]:
+        """Return the lines below the name of a card, each with what it says of it."""
+        found: list[tuple[str, _Tone]] = []
+        if (mark := self.labels.mark_of(card)) is not None:
+            found.append((mark.text, "plain" if mark.kind == "over" else "bad"))
+        if alike := self.alike(card, most):
+            found.append((alike, "plain" if self.odd(card) is None else "odd"))
+        return found
 
     def share(self, row: Row) -> float:
         """Return the share of the critical path of a box."""
@@ -330,8 +342,8 @@ class _Drawing:
             height = _even(density.pill + _LINE * len(self._below[row.id]))
             return (max(64.0, ceil(width + 10)), height), {row.id: RowSize(0, height)}
         rows = {}
-        alike = words.alike(card, density.name)
-        y = density.head + (_LINE if alike else 0)
+        notes = words.notes(card, density.name)
+        y = density.head + _LINE * len(notes)
         pad, aside = density.card_pad, density.card_pad + _BULGE * (card.id in self._looped)
         for row in card.rows:
             lines = 0 if density.is_one_line else len(self._below[row.id])
@@ -340,7 +352,7 @@ class _Drawing:
             y += height + density.row_gap
         heads = (
             width_of(words.labels.card_text(card), SIZE, bold=True),
-            width_of(alike, SMALL, bold=words.odd(card) is not None),
+            *[width_of(text, SMALL, bold=tone == "odd") for text, tone in notes],
         )
         head = min(density.name, max(heads)) + 2 * pad + 4
         return (ceil(max(width + pad + aside, head)), y - density.row_gap + pad), rows
@@ -375,14 +387,19 @@ class _Drawing:
         rect, pad, labels = self.layout.cards[card.id], self._density.card_pad, self._words.labels
         x, y, room = rect.x + pad + 2, rect.y + self._density.head, rect.width - 2 * pad - 2
         texts = [Label(labels.card_text(card), x, y - 6.5, room, "name")]
-        odd, alike = self._words.odd(card), self._words.alike(card, self._density.name)
-        if alike:
-            font: Font = "note" if odd is None else "strong"
-            texts.append(Label(alike, x, y + 7.5, room, font, is_faint=odd is None))
-        if odd is None:
-            kind = "actor" if card.kind == "actor" else "other"
-            return Box(kind, rect, tuple(texts), tuple(labels.card_lines(card)))
-        return Box("odd", rect, tuple(texts), (*labels.card_lines(card), self._words.alike(card)))
+        lines = tuple(labels.card_lines(card))
+        is_bad = False
+        kind = "actor" if card.kind == "actor" else "other"
+        for at, (text, tone) in enumerate(self._words.notes(card, self._density.name)):
+            font: Font = "strong" if tone == "odd" else "note"
+            below = y + 7.5 + _LINE * at
+            texts.append(
+                Label(text, x, below, room, font, is_faint=tone == "plain", is_bad=tone == "bad")
+            )
+            is_bad = is_bad or tone == "bad"
+            if tone == "odd":
+                kind, lines = "odd", (*lines, self._words.alike(card))
+        return Box(kind, rect, tuple(texts), lines, is_bad=is_bad)
 
     def _box(self, row: Row) -> Box:
         card, rect = self._folded.cards[row.card], self.layout.rows[row.id]

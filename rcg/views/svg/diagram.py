@@ -25,6 +25,7 @@ _MAX_GROUPS: Final = 8
 _TEXT_ROOM: Final = 760.0
 _WIDTH_TEXT: Final = "width: 1 kB to 1 GB"
 _HEAT: Final = Paint("fill", "#d1345b", "#ff6b8f")
+_BAD: Final = ("#b3261e", "#ff8a80")
 _FONTS: Final[dict[str, dict[str, Any]]] = {
     "name": {"bold": True},
     "method": {"monospace": True},
@@ -132,6 +133,8 @@ class _Painter:
             Paint("stroke", meeting.light, meeting.dark),
         )
         canvas.define("heat", _HEAT)
+        canvas.define("bad", Paint("fill", *_BAD))
+        canvas.define("bad-line", Paint("stroke", *_BAD))
         for style in self._styles.values():
             canvas.define(f"line-{_class(style)}", Paint("stroke", style.light, style.dark))
             canvas.define(f"tip-{_class(style)}", Paint("fill", style.light, style.dark))
@@ -181,6 +184,9 @@ class _Painter:
         heat = f'{self._canvas.paint("heat")}{shape} fill-opacity="{_opacity(box.heat):g}"'
         tint = f'<rect{heat} pointer-events="none"/>' if box.heat >= NOTABLE else ""
         rect = f"<rect{self._canvas.paint(role)}{shape}/>"
+        if box.is_bad:
+            edge = f'{self._canvas.paint("bad-line")}{shape} fill="none" stroke-width="2"'
+            rect += f'<rect{edge} pointer-events="none"/>'
         return f'<g class="{name}">{_hover(box.words)}{rect}{tint}{self._texts(box.labels)}</g>'
 
     def _line(self, line: Line) -> str:
@@ -206,7 +212,7 @@ class _Painter:
                 label.x,
                 label.y,
                 label.room,
-                role="faint" if label.is_faint else "text",
+                role="bad" if label.is_bad else "faint" if label.is_faint else "text",
                 anchor=label.anchor,
                 is_whole_in_hover=False,
                 **_FONTS[label.font],

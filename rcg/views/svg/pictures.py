@@ -15,7 +15,7 @@ from rcg.ir.plan import Plan
 from rcg.text import stated, time_text
 from rcg.trace.analysis.summary import GraphSummary
 from rcg.trace.measured import Measured
-from rcg.trace.model import GraphTrace, Recording
+from rcg.trace.model import GraphTrace, Mark, Recording
 from rcg.views.data import ViewPayload
 from rcg.views.data.excerpts import MAX_EXECUTIONS, excerpt_of
 from rcg.views.data.figures import card_of, topology_figures_of
@@ -47,6 +47,7 @@ def topology_picture(
     title: str,
     actor_ids: Mapping[str, str] | None = None,
     addresses: Mapping[str, str] | None = None,
+    marks: Mapping[str, Mark] | None = None,
     channel_details: bool = False,
     measured: Measured | None = None,
     room: float = ROOM,
@@ -58,6 +59,7 @@ def topology_picture(
         title: The title.
         actor_ids: Ray's ids of the actors, for hover texts.
         addresses: The addresses of the nodes of the cluster; None takes those of the record.
+        marks: What is wrong with actors; None takes what was at the end of the record.
         channel_details: Show each call, and which channel carries each value.
         measured: What it did, for times and sizes in the picture.
         room: The width that the picture should not exceed, without its margins.
@@ -66,24 +68,31 @@ def topology_picture(
     if measured is not None:
         figures = topology_figures_of(measured)
         addresses = addresses_of(measured.graph) if addresses is None else addresses
-    topology = topology_of(plan, actor_ids, addresses)
+        marks = measured.graph.marks if marks is None else marks
+    topology = topology_of(plan, actor_ids, addresses, marks)
     diagram = diagram_of(topology, channel_details=channel_details, figures=figures, room=room)
     return svg_of(diagram, title, room=room) if room < ROOM else svg_of(diagram, title)
 
 
 def topology_payload(
-    plan: Plan, measured: Measured | None = None, addresses: Mapping[str, str] | None = None
+    plan: Plan,
+    measured: Measured | None = None,
+    addresses: Mapping[str, str] | None = None,
+    marks: Mapping[str, Mark] | None = None,
 ) -> ViewPayload:
     """Return the topology for a widget: a picture for each level that shows more than the last.
 
     Beside its shapes, a picture has the ops that each box and each line stands for. Where it is too
     wide for a phone, ``narrow`` has the same boxes and lines in another layout. It has no
-    columns. The addresses of the nodes of the cluster are by default those of the record.
+    columns. The addresses of the nodes of the cluster, and what is wrong with actors, are by
+    default those of the record.
     """
-    figures = None if measured is None else topology_figures_of(measured)
-    if addresses is None and measured is not None:
-        addresses = addresses_of(measured.graph)
-    topology = topology_of(plan, addresses=addresses)
+    figures = None
+    if measured is not None:
+        figures = topology_figures_of(measured)
+        addresses = addresses_of(measured.graph) if addresses is None else addresses
+        marks = measured.graph.marks if marks is None else marks
+    topology = topology_of(plan, addresses=addresses, marks=marks)
     pictures: dict[tuple[int, int], dict[str, Any]] = {}
     for level in LEVELS:
         folded = fold(topology, level, odd=figures.odd if figures else ())
