@@ -20,7 +20,7 @@ from rcg.channels.base import Reader, Writer
 from rcg.ir.ids import DRIVER
 from rcg.ir.plan import Plan
 from rcg.options import Options
-from rcg.runtime.node.memory import Segments, default_memory_cap
+from rcg.runtime.node.memory import Segments, Shared, default_memory_cap
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec
 
@@ -77,8 +77,7 @@ def _ends(
 ) -> tuple[Reader, Writer]:
     options = Options.from_environment()
     node = Node(
-        segments.board,
-        segments.arenas,
+        Shared(segments.board, segments.arenas),
         segments.layout,
         process,
         options,

@@ -62,18 +62,19 @@ static int errors_from(MemberObject *o, PyObject *given) {
     return 0;
 }
 
-/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1, errors=None); the descriptors
- * stay the caller's. `reach`: see Role. */
+/* Member(board_fd, arena_fds, index, wait="auto", record=True, looping=False, reach=-1, errors=None, bell_fd=-1); the
+ * descriptors stay the caller's. `reach`: see Role. */
 static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
     MemberObject *o = (MemberObject *)self;
-    static char *names[] = {"board_fd", "arena_fds", "index", "wait", "record", "looping", "reach", "errors", NULL};
+    static char *names[] = {"board_fd", "arena_fds", "index",  "wait",    "record",
+                            "looping",  "reach",     "errors", "bell_fd", NULL};
     unsigned long long reach = ~0ull;
-    int fd, record = 1, looping = 0, policy, arenas[MAX_MEMBERS];
+    int fd, record = 1, looping = 0, bell = -1, policy, arenas[MAX_MEMBERS];
     unsigned index;
     PyObject *fds, *errors = NULL;
     const char *wait = "auto";
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppKO", names, &fd, &fds, &index, &wait, &record, &looping,
-                                     &reach, &errors))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOI|sppKOi", names, &fd, &fds, &index, &wait, &record, &looping,
+                                     &reach, &errors, &bell))
         return -1;
     if (!(o->state = state_of(Py_TYPE(self))) || errors_from(o, errors)) return -1;
     if ((policy = policy_of(wait)) < 0) return -1;
@@ -85,7 +86,7 @@ static int member_join(PyObject *self, PyObject *args, PyObject *kwargs) {
         arenas[i] = arena >= 0 && arena <= INT_MAX ? (int)arena : -1;
     }
     uint32_t which = 0;
-    Role role = {index, policy, record, looping, reach};
+    Role role = {index, policy, record, looping, bell, reach};
     return raise_of_join(o, member_open(&o->core, &python_host, fd, arenas, (uint32_t)n, &role, &which), which);
 }
 
@@ -203,6 +204,26 @@ static PyObject *member_wait_any(PyObject *self, PyObject *args) {
     return PyLong_FromUnsignedLongLong(atomic_load(&m->interrupts));
 }
 
+/* await_frames(reader, by): so many more, or fewer, waits of event loops for frames of a reader */
+static PyObject *member_await_frames(PyObject *self, PyObject *args) {
+    MemberObject *o = (MemberObject *)self;
+    PyObject *reader;
+    Watch w;
+    int by;
+    if (!PyArg_ParseTuple(args, "Oi", &reader, &by) || check_usable(&o->core) || !watch_from(o, reader, &w))
+        return NULL;
+    atomic_fetch_add(w.waiting, (uint32_t)by);
+    Py_RETURN_NONE;
+}
+
+/* listen(): event loops are about to look for frames, and then to sleep on the bell */
+static PyObject *member_listen(PyObject *self, UNUSED PyObject *unused) {
+    MemberObject *o = (MemberObject *)self;
+    if (check_usable(&o->core)) return NULL;
+    atomic_store(&o->core.doorbells[o->core.index].listens, 1);
+    Py_RETURN_NONE;
+}
+
 static PyObject *member_interrupt(PyObject *self, UNUSED PyObject *unused) {
     MemberObject *o = (MemberObject *)self;
     if (check_usable(&o->core)) return NULL;
@@ -290,6 +311,9 @@ static PyMethodDef member_methods[] = {
      "none."},
     {"wait_any", member_wait_any, METH_VARARGS,
      "wait_any(readers, timeout_ns=-1, interrupts=None): wait until one has a frame."},
+    {"await_frames", member_await_frames, METH_VARARGS,
+     "await_frames(reader, by): so many more waits of event loops for frames of a reader."},
+    {"listen", member_listen, METH_NOARGS, "listen(): have the bell rung by what such waits wait for, once."},
     {"interrupt", member_interrupt, METH_NOARGS,
      "interrupt(): end this process's own wait_any calls that listen; any thread."},
     {"poison", member_poison, METH_VARARGS,

@@ -140,6 +140,7 @@ typedef struct {
     uint32_t index;
     int policy;
     bool recording, looping;
+    int bell;       /* a descriptor, which stays the caller's; -1: none */
     uint64_t reach; /* bit i: blocks of member i may arrive here; the free ones of all can be reclaimed */
 } Role;
 
@@ -160,6 +161,8 @@ static Joined member_open(Member *m, const Host *host, int board_fd, const int *
     m->host = host;
     m->board = (BoardHeader *)p;
     m->board_bytes = head.size_bytes;
+    m->bell = role->bell < 0 ? -1 : fcntl(role->bell, F_DUPFD_CLOEXEC, 0);
+    if (role->bell >= 0 && m->bell < 0) return JOIN_SYSTEM;
     m->nrings = head.nrings;
     m->nevents = head.nevents;
     m->doorbells = (Doorbell *)(p + doorbells_offset(head.nrings));
@@ -197,7 +200,10 @@ static void member_close(Member *m) {
     stash_close(m);
     for (uint32_t i = 0; i < MAX_MEMBERS; i++) arena_close(m->arenas[i]);
     ledger_close(m->ledger);
-    if (m->board) munmap(m->board, m->board_bytes);
+    if (m->board) {
+        if (m->bell >= 0) close(m->bell);
+        munmap(m->board, m->board_bytes);
+    }
     *m = (Member){0};
 }
 

@@ -52,6 +52,10 @@
  * of a store and the load after it (Dekker's pattern), at least one side sees the other. Poison is one word in the
  * board; the process that sets it rings every doorbell, so every wait ends at once.
  *
+ * The event loops of the driver sleep on an eventfd instead, the bell, which all members of its board have. They
+ * announce their waits in the same way, and say before the second check that they listen: who then rings the doorbell
+ * takes that back and rings the bell, so it is rung once, however much comes before they look.
+ *
  * ---- Block ----------------------------------------------------------------------------------------------------
  *
  *   free (claims == 0) --owner: claims = all readers--> in flight --reader: lease--> held --last lease ends--> free
@@ -114,7 +118,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ABI_VERSION 7 /* of the layout below; members compare it when they start */
+#define ABI_VERSION 8 /* of the layout below; members compare it when they start */
 
 #define BOARD_MAGIC 0x31676372u /* "rcg1" */
 #define ARENA_MAGIC 0x61676372u
@@ -183,10 +187,12 @@ typedef struct {
 } BoardHeader;
 _Static_assert(sizeof(BoardHeader) == 192, "BoardHeader");
 
-/* The word that a member sleeps on. Increased by each waker; read by the member before it sleeps. */
 typedef struct {
+    /* The word that a member sleeps on. Increased by each waker; read by the member before it sleeps. */
     _Alignas(LINE) atomic_u32 word;
-    uint32_t pad[15];
+    /* Whether event loops are about to sleep on the bell. Set by the member; taken back by the one that rings it. */
+    atomic_u32 listens;
+    uint32_t pad[14];
 } Doorbell;
 _Static_assert(sizeof(Doorbell) == LINE, "Doorbell");
 

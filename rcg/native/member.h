@@ -41,6 +41,7 @@ typedef struct {
     Recorder *recorder;
     Arena *arenas[MAX_MEMBERS];
     uint32_t index, nmembers, generation;
+    int bell;      /* wakes the event loops of the driver on this node; -1 where nobody here does */
     uint64_t page; /* bytes of a page of memory */
     int policy;
     bool crowded;   /* more members than processors: pausing steals time from whom we wait for */
@@ -79,9 +80,10 @@ static bool member_is_ours(const Member *m) { return m->generation == atomic_loa
 static bool poisoned(const Member *m) { return load_acquire(&m->board->poison) != 0; }
 
 static void ring_doorbell(Member *m, uint32_t member) {
-    atomic_u32 *word = &m->doorbells[member].word;
-    atomic_fetch_add(word, 1);
-    futex(word, FUTEX_WAKE, INT_MAX, NULL);
+    Doorbell *doorbell = &m->doorbells[member];
+    atomic_fetch_add(&doorbell->word, 1);
+    futex(&doorbell->word, FUTEX_WAKE, INT_MAX, NULL);
+    if (m->bell >= 0 && atomic_load(&doorbell->listens) && atomic_exchange(&doorbell->listens, 0)) ring_bell(m->bell);
     add_relaxed(&m->wakes, 1);
 }
 

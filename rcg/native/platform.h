@@ -88,6 +88,12 @@ static long futex(atomic_u32 *word, int op, uint32_t value, const struct timespe
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
+/* Makes an eventfd readable; any thread. */
+static void ring_bell(int bell) {
+    ssize_t n = write(bell, &(uint64_t){1}, sizeof(uint64_t));
+    (void)n; /* it is readable already, if it is full */
+}
+
 static bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
 
 static void nap(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }

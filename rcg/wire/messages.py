@@ -307,6 +307,7 @@ class Welcome(Message):
     """A member was taken in; the board's descriptor comes with it, and those of arenas."""
 
     arenas: tuple[bool, ...]  # of each member: whether the descriptor of its arena came
+    has_bell: bool  # whether that which wakes the driver's event loops came, as the last one
 
 
 @message

@@ -111,7 +111,7 @@ class Driven:
         self.session.open()
         self.engine = Engine(self.session, lambda engine: engine)
         self.node = Node(
-            *host.descriptors(), host.layout, ACTOR, self.options, make_codec(), is_looping=True
+            host.descriptors(), host.layout, ACTOR, self.options, make_codec(), is_looping=True
         )
         self.channels = plan.channels_by_id()
         self.reader = open_reader(self.channels["c0"], 0, self.node)

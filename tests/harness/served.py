@@ -19,6 +19,7 @@ from rcg.ir.signature import ExecutionSignature
 from rcg.options import Deadline
 from rcg.runtime.control.client import ControlClient
 from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.node.memory import Shared
 from rcg.runtime.remote.client import HandleFacts
 from rcg.wire import messages
 from rcg.wire.codec import encode
@@ -38,7 +39,7 @@ class Served:
         self.control = GraphControl(
             uuid.uuid4().hex,
             processes or PROCESSES,
-            lambda _: (self.segments[0], [self.segments[1], -1, self.segments[2]]),
+            lambda _: Shared(self.segments[0], [self.segments[1], -1, self.segments[2]]),
             lambda process, ending: self.member_gone(process, ending),
             lambda connection, opening: self.client_came(connection, opening),
         )

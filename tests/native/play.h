@@ -425,7 +425,7 @@ static Outcome write_frame(Player *p, uint32_t channel, const Received *forwarde
 /* ---- joining and leaving */
 
 static void join(Member *m, const Host *with, uint32_t node, uint32_t index, int policy, bool loops) {
-    Role role = {index, policy, true, loops, ~0ull};
+    Role role = {index, policy, true, loops, -1, ~0ull};
     uint32_t which = 0;
     Joined joined = member_open(m, with, board_fds[node], arena_fds[node], nodes[node].nmembers, &role, &which);
     if (joined) fail("member %u of node %u could not join: %d", index, node, joined);

@@ -30,6 +30,7 @@ from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.lives import Joined, Life
 from rcg.runtime.control.members import Questions
 from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.memory import Shared
 from rcg.runtime.sleepers import Sleepers
 from rcg.wire import liveness, messages, sockets
 from rcg.wire.liveness import How
@@ -138,7 +139,7 @@ def listener() -> Iterator[tuple[str, socket.socket]]:
     made.close()
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 140])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 140])
 def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
     listener, count, monkeypatch, dice
 ):
@@ -151,7 +152,7 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
             admit(connection, "secret")
             with_descriptors(connection, data, given)
 
-    good = messages.Welcome(arenas=(True, False, True))
+    good = messages.Welcome(arenas=(True, False, True), has_bell=True)
     with sent_along(count) as given:
         for data in mutants(as_json(good), dice, 60):
             thread = threading.Thread(target=answer, args=(data,))
@@ -161,7 +162,9 @@ def test_what_a_driver_answers_to_hello_leaves_no_descriptor_in_a_member(
             except (PlacementError, OutOfDescriptors):
                 pass
             else:
-                assert client.board >= 0 and set(client.arenas) - {-1} <= set(range(1 << 20))
+                shared = client.shared
+                given_fds = {shared.board, shared.bell, *shared.arenas}
+                assert shared.board >= 0 and given_fds - {-1} <= set(range(1 << 20))
                 client.close()
             thread.join()
 
@@ -185,7 +188,7 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
             thread.start()
             connection, _ = server.accept()
             admit(connection, "secret")
-            sockets.send(connection, messages.Welcome(arenas=(True,)), fds)
+            sockets.send(connection, messages.Welcome(arenas=(True,), has_bell=False), fds)
             thread.join()
             loop = watching(made[0])
             with_descriptors(connection, data, given)
@@ -196,7 +199,8 @@ def test_what_a_driver_sends_later_leaves_no_descriptor_in_a_member(listener, go
 
 def test_descriptors_that_are_received_are_closed_on_exec(served):
     client = served.client()
-    given = [client.board, *(fd for fd in client.arenas if fd >= 0)]
+    shared = client.shared
+    given = [shared.board, *(fd for fd in shared.arenas if fd >= 0)]
     assert len(given) == 3
     assert not any(map(os.get_inheritable, given))
     client.close()
@@ -295,7 +299,7 @@ def test_a_member_that_cannot_begin_says_so(served, monkeypatch):
         raise OSError("no such descriptor")
 
     with monkeypatch.context() as patch:
-        patch.setattr(control_client, "_descriptors_of", fail)
+        patch.setattr(control_client, "_shared_of", fail)
         with pytest.raises(OSError, match="no such descriptor"):
             served.client("a0")
     until(lambda: "a0" in served.control.lives.gone)
@@ -308,11 +312,11 @@ def test_an_endpoint_without_descriptors_is_not_made_and_leaves_none(spare):
     with none_left(spare):
         if spare < 3:
             with pytest.raises(OutOfDescriptors) as caught:
-                GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print).open()
+                GraphControl("cafe" * 8, ["a0"], lambda _: Shared(0, []), print, print).open()
             assert says_what_is_lacking(caught.value)
             del caught
         else:
-            control = GraphControl("cafe" * 8, ["a0"], lambda _: (0, []), print, print)
+            control = GraphControl("cafe" * 8, ["a0"], lambda _: Shared(0, []), print, print)
             control.open()
             control.close()
     gc.collect()
@@ -477,7 +481,7 @@ def test_a_node_that_is_lost_is_its_hosts_doing(has_joined):
     control = GraphControl(
         "graph",
         ["a0", "a1"],
-        lambda _: (-1, []),
+        lambda _: Shared(-1, []),
         lambda process, ending: gone.append((process, ending.how)),
         lambda connection, opening: None,
         [FarNode(layout, ("a0", "a1"))],

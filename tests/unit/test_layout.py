@@ -123,7 +123,7 @@ def test_a_host_looks_at_its_node_as_the_gate_of_it() -> None:
 def test_of_a_process_on_another_node_the_board_says_no_name(process: str, culprit: int) -> None:
     codec = Codec(pickle.Pickler)
     host = NodeHost(PLAN, Options(), codec, node="n1")
-    member = Node(*host.descriptors(), host.layout, "a1", Options(), codec, is_looping=True)
+    member = Node(host.descriptors(), host.layout, "a1", Options(), codec, is_looping=True)
     host.node.end_broken(process)
     assert host.node.is_over
     assert host.node.member.poisoned == (_native.POISON_BROKEN, culprit)

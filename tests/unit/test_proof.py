@@ -316,7 +316,11 @@ def test_what_listens_at_an_address_without_the_secret_gets_nothing_and_is_not_h
             if found is not None:
                 sockets.send(connection, messages.Proven(proof=found), body=HOSTILE)
         with contextlib.suppress(ConnectionError):
-            for each in (messages.Ready(), messages.Welcome(arenas=()), messages.Reported()):
+            for each in (
+                messages.Ready(),
+                messages.Welcome(arenas=(), has_bell=False),
+                messages.Reported(),
+            ):
                 sockets.send(connection, each, body=HOSTILE)
             got.append(connection.recv(1 << 16))
 

@@ -227,8 +227,7 @@ def _join(
     groups = OpenGroups(process, spec.groups, open_store, graph_id)
     try:
         node = Node(
-            control.board,
-            control.arenas,
+            control.shared,
             spec.layout,
             process,
             spec.options,

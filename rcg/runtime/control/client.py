@@ -18,6 +18,7 @@ from rcg.descriptors import out_of_descriptors
 from rcg.error_text import describe_error, shielded, shortened
 from rcg.errors import OutOfThreads, PlacementError
 from rcg.runtime.control.joining import JOIN_TIMEOUT_S, check_user, join
+from rcg.runtime.node.memory import Shared
 from rcg.threads import start_thread
 from rcg.trace.clocks import clock_identity, now_ns
 from rcg.wire import messages, sockets
@@ -87,7 +88,7 @@ class ControlClient:
         self._is_over = False
         self._may_close_groups = threading.Event()
         try:
-            self.board, self.arenas = _descriptors_of(joined.answer)
+            self.shared = _shared_of(joined.answer)
         except BaseException as error:
             self.finish(f"it could not start: {error}")  # it counts us already
             joined.close()
@@ -95,7 +96,7 @@ class ControlClient:
 
     def close_descriptors(self) -> None:
         """Close the descriptors of the connection; mapped memory stays mapped."""
-        self.board, self.arenas = -1, []
+        self.shared = Shared(-1, [])
         self._joined.answer.close()
 
     def watch(self, loop: Watched, name: str) -> None:
@@ -215,19 +216,23 @@ class ControlClient:
         self._joined.close()
 
 
-def _descriptors_of(answer: Received) -> tuple[int, list[int]]:
-    """Return the descriptors of the board and of each arena, -1 for those that are not for us."""
+def _shared_of(answer: Received) -> Shared:
+    """Return the descriptors of the shared memory, which came with an answer."""
     if answer.is_short:
         missing = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         raise out_of_descriptors(missing, "for the shared memory of a compiled graph") or missing
     welcome = answer.message
-    if not isinstance(welcome, messages.Welcome) or 1 + sum(welcome.arenas) != len(answer.fds):
+    fds = list(answer.fds)
+    if not isinstance(welcome, messages.Welcome) or (
+        1 + sum(welcome.arenas) + welcome.has_bell != len(fds)
+    ):
         raise PlacementError(
             "the process that answered on the driver's control socket is not the driver"
         )
-    board, *rest = answer.fds
+    bell = fds.pop() if welcome.has_bell else -1
+    board, *rest = fds
     arenas = iter(rest)
-    return board, [next(arenas) if is_present else -1 for is_present in welcome.arenas]
+    return Shared(board, [next(arenas) if each else -1 for each in welcome.arenas], bell)
 
 
 def _fitting(text: str) -> str:

@@ -57,6 +57,7 @@ from rcg.runtime.control.members import (
 )
 from rcg.runtime.control.services import Handler, Peer
 from rcg.runtime.control.stores import Stores
+from rcg.runtime.node.memory import Shared
 from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.clocks import now_ns
 from rcg.wire import codec, messages
@@ -83,7 +84,7 @@ class GraphControl:
     Args:
         graph_id: The id that first messages name.
         processes: The members that will connect.
-        descriptors_for: Process -> the board's descriptor and one per member (-1 for none).
+        descriptors_for: Process -> the shared memory of its node.
         on_gone: Called with (process, ending) on the endpoint's thread when a member's process ends
             or its loop fails before a request to stop. It must not block.
         on_client: Called with the connection of a handle and its first message; it owns the
@@ -95,7 +96,7 @@ class GraphControl:
         self,
         graph_id: str,
         processes: Sequence[str],
-        descriptors_for: Callable[[str], tuple[int, list[int]]],
+        descriptors_for: Callable[[str], Shared],
         on_gone: Callable[[str, Ending], None],
         on_client: Callable[[Connection, messages.Opening], None],
         far_nodes: Sequence[FarNode] = (),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Final
 
 from rcg.channels.crossing import Gate
@@ -20,6 +20,7 @@ from rcg.error_text import describe_error
 from rcg.runtime.control.acceptor import refusal_of
 from rcg.runtime.control.far_nodes import FarMember
 from rcg.runtime.control.services import Peer
+from rcg.runtime.node.memory import Shared
 from rcg.runtime.sleepers import Sleepers, take_all
 from rcg.trace.clocks import Exchange, clock_identity, clock_of, now_ns
 from rcg.trace.model import Clock
@@ -194,16 +195,13 @@ def send_all(members: Iterable[Member], message: Message) -> None:
             member.send(message)
 
 
-def welcome(peer: Peer, descriptors: tuple[int, Sequence[int]]) -> bool:
-    """Give a member the shared memory of its node; returns whether it is there to be watched.
-
-    ``descriptors`` are the board's, and one for each arena (-1 for none).
-    """
-    board, arenas = descriptors
-    present = [fd for fd in arenas if fd >= 0]
+def welcome(peer: Peer, shared: Shared) -> bool:
+    """Give a member the shared memory of its node; returns whether it is there to be watched."""
+    answer = Welcome(arenas=tuple(fd >= 0 for fd in shared.arenas), has_bell=shared.bell >= 0)
+    present = [fd for fd in (shared.board, *shared.arenas, shared.bell) if fd >= 0]
     try:
         peer.pidfd = liveness.pidfd_of(peer.pid)
-        peer.send(Welcome(arenas=tuple(fd >= 0 for fd in arenas)), [board, *present])
+        peer.send(answer, present)
     except OSError as error:
         refuse(peer, error, "to accept a process of its graph")
         return False

@@ -1,30 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asyncio: a thread that waits in shared memory and wakes event loops.
+"""Asyncio: coroutines that wait for results are woken by a descriptor, without a thread.
 
-Each graph has one such thread, started by the first ``await`` that has to wait. It takes frames for
-the awaited output buffers, as threads in ``get`` may at the same time, and notifies the event loops
-with ``call_soon_threadsafe``.
+While something awaits an output, who publishes a frame there also writes to an eventfd of the
+driver, the *bell* of the graph. Each event loop with waiters listens to it. The one that is woken
+takes the frames, tells its own waiters, and has the other loops do the same: each loop's waiters
+are touched on its thread alone.
+
+To be woken takes some 50 us. So a loop whose waits are short looks again in each of its turns for
+a while, and lets other processes run in between, before it listens to the bell.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections import deque
+import os
+import time
+import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from rcg.channels.base import Signal
-from rcg.errors import OutOfThreads
+from rcg.channels.base import GraphEnded, Signal
+from rcg.descriptors import Descriptor
 from rcg.runtime.driver.output import OutputBuffer
 from rcg.runtime.driver.session import Session
-from rcg.runtime.sleepers import set_done, take_all
-from rcg.threads import start_thread
+from rcg.threads import start_behind
 
 _NEVER: Final = 1 << 62  # an execution that never comes
+_LONGEST_NS: Final = 120_000  # a loop whose waits take longer looks only once; as in wait.h
+# The kernel wakes a loop where the one that rang runs, which may have more results: it goes on.
+_YIELDS: Final = 10
 
-_Waiter = tuple[OutputBuffer, int, asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+class _Waiter(NamedTuple):
+    """A coroutine that waits for a result."""
+
+    buffer: OutputBuffer
+    execution: int
+    future: asyncio.Future[None]
+    since_ns: int
 
 
 class SubmissionQueue:
@@ -60,43 +74,58 @@ class SubmissionQueue:
             self._on_empty()
 
 
+class _Listener:
+    """The waiters of one event loop, on its thread."""
+
+    def __init__(self) -> None:
+        self.waiters: list[_Waiter] = []
+        self.announced: set[Any] = set()  # the readers whose frames ring the bell
+        self.is_looking = False  # in each turn of the loop
+        self.until_ns = 0  # it looks so long
+        self.expected_ns = 0  # how long a wait takes: a moving mean
+
+    def learn(self, took_ns: int, now_ns: int) -> None:
+        """Note how long a wait took: how long the next one may keep the processor."""
+        counted = min(took_ns, 4 * _LONGEST_NS)  # one long wait is soon forgotten
+        self.expected_ns = (3 * self.expected_ns + counted) // 4
+        self.look_from(now_ns)
+
+    def look_from(self, now_ns: int) -> None:
+        """Look for as long as waits take, but not longer than it takes to be woken twice."""
+        longest_ns = self.expected_ns * 5 // 4 + 5000
+        self.until_ns = now_ns + (longest_ns if longest_ns <= _LONGEST_NS else 0)
+
+
 class AsyncioBridge:
     """Wakes coroutines when results arrive."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._node = session.node
-        self._new: deque[_Waiter] = deque()
-        # The thread that serves; it puts itself there. Without a lock: a thread that finds another
-        # ends at once, so it does no harm to start one too many.
-        self._serving: dict[int, object] = {}
+        self._listeners: dict[asyncio.AbstractEventLoop, _Listener] = {}
         self._queues: dict[asyncio.AbstractEventLoop, SubmissionQueue] = {}
-        self._graph_id = session.graph_id
+        self._is_asking = False  # another thread finds out why the graph has ended
         session.on_end(self.wake)
 
     def wait_for(self, buffer: OutputBuffer, execution: int) -> asyncio.Future[None]:
         """Return a future of the running loop, done when the result has arrived or never will.
 
         Raises:
-            OutOfThreads: No more threads can be started.
+            RuntimeError: This process is a fork of the one that compiled the graph.
         """
-        loop = asyncio.get_running_loop()
-        self._node.interrupt()  # raises in a forked child, where no thread of ours would answer
-        future: asyncio.Future[None] = loop.create_future()
-        waiter = buffer, execution, loop, future
-        self._new.append(waiter)
-        if not self._serving:
-            name = f"rcg-await-{self._graph_id[:6]}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            try:
-                start_thread(thread, "to wait for results of a compiled graph")
-            except OutOfThreads:
-                if not self._serving:  # else another thread has started one
-                    with contextlib.suppress(ValueError):
-                        self._new.remove(waiter)
-                    raise
-        self.wake()
-        return future
+        loop, now_ns = asyncio.get_running_loop(), time.monotonic_ns()
+        self._node.listen()  # raises in a fork
+        listener = self._listeners.get(loop) or self._listen(loop)
+        waiter = _Waiter(buffer, execution, loop.create_future(), now_ns)
+        buffer.awaited.add(waiter.future)
+        listener.waiters.append(waiter)
+        listener.look_from(now_ns)
+        if listener.is_looking:
+            return waiter.future
+        is_asleep = now_ns >= listener.until_ns and buffer.reader in listener.announced
+        if not is_asleep or buffer.has(execution) or self._session.is_over:
+            self._look(loop)
+        return waiter.future
 
     def wait_for_end(self, buffer: OutputBuffer) -> asyncio.Future[None]:
         """Return a future, done when the graph has ended and the session knows why."""
@@ -115,53 +144,116 @@ class AsyncioBridge:
         return found
 
     def wake(self) -> None:
-        """Have the thread look around; any thread."""
-        with contextlib.suppress(RuntimeError):
-            self._node.interrupt()
+        """Have the loops look around; any thread, never waits."""
+        bell = self._session.host.bell  # held: it is closed with the last reference
+        if self._listeners and bell.fd >= 0:
+            os.eventfd_write(bell.fd, 1)
 
-    def _run(self) -> None:
-        thread = threading.current_thread()
-        if self._serving.setdefault(0, thread) is not thread:
+    # --- on the thread of a loop
+
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> _Listener:
+        bell = self._session.host.bell
+        if bell.fd >= 0:  # else the graph was torn down
+            loop.add_reader(bell.fd, _on_bell, weakref.ref(self), bell, loop)
+        found = self._listeners[loop] = _Listener()
+        return found
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell waiters what has come, and look again in the next turn, or listen to the bell."""
+        listener = self._listeners.get(loop)
+        if listener is None:
             return
-        waiters: list[_Waiter] = []
-        seen = 0
-        try:
-            while True:
-                for waiter in take_all(self._new):
-                    waiter[0].awaited.add(waiter[1])
-                    waiters.append(waiter)
-                buffers = list({waiter[0].number: waiter[0] for waiter in waiters}.values())
-                # Where each ring stood before we looked: whatever comes from then on ends the
-                # wait, also what a thread in `get` takes off the ring before it begins.
-                seqs = [(buffer.reader, buffer.arrived) for buffer in buffers]
-                waiters = self._tell(waiters, buffers)
-                seen = self._node.wait_any(seqs if waiters else [], None, seen)
-                for buffer in buffers:
-                    buffer.drain()
-        except (Signal, RuntimeError, MemoryError, OSError):
-            pass  # raised again when the result is fetched
-        finally:
-            # The graph ended: the result raises the cause. Ray may have to be asked for it, here
-            # and not on an event loop.
-            try:
-                if not self._session.has_cause:
-                    self._session.end_error()
-            finally:
-                # A new waiter starts another thread, which ends in the same way.
-                self._serving.clear()
-                waiters.extend(take_all(self._new))
-                for _, _, loop, future in waiters:
-                    set_done(loop, future)
+        self._node.listen()
+        self._tell(listener)  # what comes from now on rings, of what is announced
+        listener.is_looking = bool(listener.waiters) and time.monotonic_ns() < listener.until_ns
+        if listener.is_looking:
+            self._announce(listener, set())
+            os.sched_yield()
+            loop.call_soon(self._look, loop)
+        elif self._announce(listener, {waiter.buffer.reader for waiter in listener.waiters}):
+            self._node.listen()
+            self._tell(listener)
+        if self._session.is_over and not listener.waiters:
+            self._announce(listener, set())
+            self._listeners.pop(loop, None)
 
-    def _tell(self, waiters: list[_Waiter], buffers: list[OutputBuffer]) -> list[_Waiter]:
-        """Wake those whose result is there; returns the others."""
+    def _announce(self, listener: _Listener, readers: set[Any]) -> bool:
+        """Have the frames of these readers ring the bell; returns whether more do than before."""
+        known, listener.announced = listener.announced, readers
+        for reader in readers - known:
+            self._node.await_frames(reader, 1)
+        for reader in known - readers:
+            self._node.await_frames(reader, -1)
+        return not readers <= known
+
+    def _tell(self, listener: _Listener) -> None:
+        """Wake the waiters whose results are there; all of them if the graph has ended."""
+        failed = self._take({each.buffer.number: each.buffer for each in listener.waiters})
+        is_over, now_ns = self._is_over(), time.monotonic_ns()
         left = []
-        for waiter in waiters:
-            buffer, execution, loop, future = waiter
-            if execution < buffer.arrived:
-                set_done(loop, future)
-            elif not future.cancelled():
+        for waiter in listener.waiters:
+            buffer, execution, future, since_ns = waiter
+            if is_over or buffer.number in failed or execution < buffer.arrived or future.done():
+                buffer.awaited.discard(future)
+                listener.learn(now_ns - since_ns, now_ns)
+                if not future.done():
+                    future.set_result(None)
+            else:
                 left.append(waiter)
-        for buffer in buffers:
-            buffer.awaited = {waiter[1] for waiter in left if waiter[0] is buffer}
-        return left
+        listener.waiters = left
+
+    def _take(self, buffers: dict[int, OutputBuffer]) -> set[int]:
+        """Take the frames of some buffers; returns those that failed, as a fetch says again."""
+        failed = set()
+        for number, buffer in buffers.items():
+            try:
+                buffer.drain()
+            except GraphEnded:
+                pass  # the session says when it knows
+            except (Signal, MemoryError, OSError):
+                failed.add(number)
+        return failed
+
+    def _is_over(self) -> bool:
+        """Whether the graph has ended and the session knows why, or nobody can find out.
+
+        Ray may have to be asked, which is not done on an event loop.
+        """
+        if not self._session.is_over or self._session.has_cause:
+            return self._session.is_over
+        if not self._is_asking:
+            self._is_asking = True
+            return not start_behind(self._ask)
+        return False
+
+    def _ask(self) -> None:
+        try:
+            self._session.end_error()
+        finally:
+            self.wake()
+
+
+def _on_bell(
+    reference: weakref.ref[AsyncioBridge], bell: Descriptor, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Take what has come, and have other loops look."""
+    with contextlib.suppress(BlockingIOError):  # another loop was faster
+        os.eventfd_read(bell.fd)
+    bridge = reference()
+    if bridge is None:
+        loop.remove_reader(bell.fd)
+        return
+    try:
+        if loop in bridge._listeners and len(bridge._listeners[loop].waiters) > 1:
+            for _ in range(_YIELDS):
+                os.sched_yield()
+        bridge._look(loop)
+        for other in list(bridge._listeners):
+            if other is not loop:
+                with contextlib.suppress(RuntimeError):  # it is closed
+                    other.call_soon_threadsafe(bridge._look, other)
+    except BaseException:  # Ctrl-C: nobody else would wake the other loops
+        os.eventfd_write(bell.fd, 1)
+        raise
+    if loop not in bridge._listeners:  # the graph has ended
+        loop.remove_reader(bell.fd)

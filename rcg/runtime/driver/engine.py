@@ -53,8 +53,8 @@ from rcg.runtime.watch import Watch
 from rcg.serialization import Encoded
 from rcg.threads import run_behind, start_behind
 
-# An await lets the event loop turn so many times before it uses the waiting thread, which costs two
-# changes of thread; results are often microseconds away.
+# An await lets the event loop turn so many times before it asks to be woken: results are often
+# microseconds away.
 _MAX_LOOP_TURNS: Final = 20
 # Statistics wait so long for other nodes, which answer in less than a millisecond.
 _NODES_PATIENCE_S: Final = 0.5

@@ -115,7 +115,7 @@ class OutputBuffer:
         self.dropped: deque[int] = deque()
         self.failures_dropped = 0  # among them, for the report
         self.last_dropped: Frame | None = None
-        self.awaited: set[int] = set()  # executions that coroutines wait for
+        self.awaited: set[object] = set()  # what coroutines wait on for its results
 
     @staticmethod
     def share(buffers: Sequence[OutputBuffer]) -> None:

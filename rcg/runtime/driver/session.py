@@ -35,6 +35,7 @@ from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.node.host import NodeHost
 from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.memory import Shared
 from rcg.runtime.node.node import Node
 from rcg.runtime.node.snapshot import NodeView, Snapshot
 from rcg.runtime.observe.report import Report, activities, backlogs, socket_queues
@@ -159,7 +160,7 @@ class Session:
         # of a dropped graph would live until the garbage collector runs.
         reference = weakref.ref(self)
 
-        def descriptors_for(process: str) -> tuple[int, list[int]]:
+        def descriptors_for(process: str) -> Shared:
             session = reference()
             if session is None:
                 raise ConnectionAbortedError(f"graph {graph_id} has ended")

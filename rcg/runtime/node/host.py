@@ -7,6 +7,7 @@ never waits for Python's lock, so it also records processes that hang or die.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,13 +16,14 @@ from typing import Final, NamedTuple
 from rcg import _native
 from rcg.channels.base import NoMemory
 from rcg.channels.crossing import Gate, Passage
+from rcg.descriptors import Descriptor
 from rcg.errors import OutOfSharedMemory
 from rcg.ir.channels import STATUS, TENSOR
 from rcg.ir.ops import Pass
 from rcg.ir.plan import Plan
 from rcg.ir.programs import FIRST_NODE
 from rcg.options import Options
-from rcg.runtime.node.memory import Segments, default_memory_cap
+from rcg.runtime.node.memory import Segments, Shared, default_memory_cap
 from rcg.runtime.node.node import Node
 from rcg.serialization import Codec
 from rcg.threads import start_thread
@@ -46,6 +48,8 @@ class NodeHost:
             which looks at the other members.
         layout: The numbers of processes and channels.
         cap_bytes: How much memory values may take.
+        bell: The eventfd that wakes event loops of this process. Closed with the last reference:
+            a loop that listens has one.
 
     Raises:
         OutOfSharedMemory: There is no room for the channels, or no address space.
@@ -59,7 +63,10 @@ class NodeHost:
         self._segments = Segments(plan, cap_bytes=self.cap_bytes, node=node)
         self.layout = self._segments.layout
         self._options, self._codec = options, codec
+        self.bell = Descriptor()
         try:
+            if node == FIRST_NODE:
+                self.bell = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self.node = self._place_of(self.layout.host if node == FIRST_NODE else node)
         except OSError as error:
             self.close()
@@ -74,7 +81,7 @@ class NodeHost:
 
     def _place_of(self, process: str) -> Node:
         return Node(
-            *self.descriptors(),
+            self.descriptors(),
             self.layout,
             process,
             self._options,
@@ -82,9 +89,9 @@ class NodeHost:
             is_looping=False,
         )
 
-    def descriptors(self) -> tuple[int, list[int]]:
-        """Return the descriptors of the board and of each arena, for another member."""
-        return self._segments.board, self._segments.arenas
+    def descriptors(self) -> Shared:
+        """Return what another member is given."""
+        return Shared(self._segments.board, self._segments.arenas, self.bell.fd)
 
     def open_gate(
         self,
@@ -136,6 +143,7 @@ class NodeHost:
     def close(self) -> None:
         """Close the descriptors; mapped memory stays mapped. Idempotent, any thread."""
         self._segments.close()
+        self.bell = Descriptor()
 
 
 class Recorded(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rcg import _native
 from rcg.descriptors import Descriptor, out_of_descriptors
@@ -37,6 +37,20 @@ def _open_unnamed() -> Descriptor:
         except OSError:
             pass  # a file system without O_TMPFILE
     return Descriptor(os.memfd_create, "rcg", os.MFD_CLOEXEC)
+
+
+class Shared(NamedTuple):
+    """The descriptors of a graph's shared memory on a node; whoever has opened them closes them.
+
+    Attributes:
+        board: Of the board.
+        arenas: Of each member's arena; -1 for those that are not for this process.
+        bell: The eventfd that wakes the driver's event loops; -1 on other nodes than the driver's.
+    """
+
+    board: int
+    arenas: list[int]
+    bell: int = -1
 
 
 class Segments:

@@ -22,7 +22,7 @@ from rcg.options import Options
 from rcg.runtime.heap import MUCH_BYTES, give_back_heap
 from rcg.runtime.node.arrays import Lender, empty_in
 from rcg.runtime.node.layout import Layout
-from rcg.runtime.node.memory import EVENTS_PER_MEMBER
+from rcg.runtime.node.memory import EVENTS_PER_MEMBER, Shared
 from rcg.serialization import Codec, Encoded
 from rcg.serialization.pinned import Pins
 from rcg.streams import Handover
@@ -66,8 +66,7 @@ class Node:
     """This process's place on its node; an ``Endpoint`` and a ``Waiter`` of its channels.
 
     Args:
-        board: Descriptor of the board. The caller keeps it, here and below.
-        arenas: Descriptors of the arenas, -1 for those that are not for this process.
+        shared: The shared memory of its node. The caller keeps the descriptors.
         layout: The numbers of processes and channels.
         process: Which process this is.
         options: Of the graph.
@@ -85,8 +84,7 @@ class Node:
 
     def __init__(
         self,
-        board: int,
-        arenas: Sequence[int],
+        shared: Shared,
         layout: Layout,
         process: str,
         options: Options,
@@ -108,19 +106,22 @@ class Node:
         self.rings: Mapping[str, int] = layout.rings
         self.encode: Callable[..., Encoded] = codec.encode
         member = self.member = _native.Member(
-            board,
-            list(arenas),
+            shared.board,
+            shared.arenas,
             layout.members[process],
             options.wait,
             options.record,
             is_looping,
             layout.memory_sources[process],
             shm.ERRORS,
+            shared.bell,
         )
         # Bound once: the paths on which microseconds count make one call.
         self.submit: Callable[..., int | None] = member.submit
         self.wait_any: Callable[..., int] = member.wait_any
         self.interrupt = member.interrupt
+        self.await_frames: Callable[[Any, int], None] = member.await_frames
+        self.listen = member.listen
         self.mark = member.mark
         self.record = member.record
         self.waited = member.waited
