@@ -125,6 +125,8 @@ native-check:
 	$(CC) $(STRESS_FLAGS) -Wno-tsan -fsanitize=thread -o $(STRESS)/threads tests/native/stress.c
 	$(CC) $(STRESS_FLAGS) -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $(STRESS)/addresses \
 	  tests/native/stress.c
+	$(CC) $(STRESS_FLAGS) -fsanitize=address,undefined -o $(STRESS)/affinity tests/native/affinity.c
+	$(STRESS)/affinity
 	TSAN_OPTIONS=halt_on_error=1 $(UNMOVED) $(STRESS)/threads threads 12 400
 	$(STRESS)/addresses threads 12 400
 	$(STRESS)/addresses processes 15 300

@@ -58,7 +58,12 @@ static void nudge(uint32_t cpu, bool onto) {
     if (onto) CPU_SET(cpu, &wanted);
     else CPU_CLR(cpu, &wanted);
     if (!CPU_COUNT(&wanted) || sched_setaffinity(0, sizeof wanted, &wanted)) return;
-    sched_setaffinity(0, sizeof all, &all);
+    /* A thread that named its processors would never run on others, also if the control group gets more. So all that
+     * can be named are, unless that allows more than the user did. */
+    cpu_set_t any, now;
+    memset(&any, 0xff, sizeof any);
+    bool is_free = !sched_setaffinity(0, sizeof any, &any) && !sched_getaffinity(0, sizeof now, &now);
+    if (!is_free || !CPU_EQUAL(&now, &all)) sched_setaffinity(0, sizeof all, &all);
 }
 
 /* Both sides on one processor: spinning would only keep the peer from running, and the scheduler may leave them there
