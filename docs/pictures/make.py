@@ -21,7 +21,7 @@ from rcg.trace.model import Recording
 from rcg.views.data.excerpts import excerpt_of
 from rcg.views.data.figures import card_of
 from rcg.views.scene import CriticalPaths
-from rcg.views.scenes.timeline import timeline_scene
+from rcg.views.scenes.timeline import part_words, timeline_scene
 from rcg.views.svg.canvas import Canvas, Paint
 from rcg.views.svg.pictures import topology_picture
 from rcg.views.svg.scene import picture_of
@@ -92,7 +92,9 @@ def draw_profile(trace: Recording) -> None:
     if part is None:
         raise RuntimeError("no execution of the program was complete")
     scene = timeline_scene(Measured.of(trace, graph), part=part)
-    timeline = picture_of(replace(scene, paths=CriticalPaths()), about=part.words, width=WIDTH)
+    timeline = picture_of(
+        replace(scene, paths=CriticalPaths()), about=part_words(scene, part), width=WIDTH
+    )
     write("profile", above(summary_of(card_of(summary), width=WIDTH), timeline))
 
 
