@@ -7,6 +7,7 @@ import ast
 import asyncio
 import os
 import pickle
+import re
 import socket
 import threading
 import uuid
@@ -111,6 +112,17 @@ def test_every_thread_of_rcg_is_started_where_its_failure_is_an_error_of_rcg():
             assert is_right, f"{name}: {thread}"
             found += 1
     assert found > 20
+
+
+def test_every_kind_of_thread_is_in_the_table_of_the_architecture():
+    table = (PACKAGE.parent / "ARCHITECTURE.md").read_text().partition("\n## Threads\n")[2]
+    table = table.partition("\n## ")[0]
+    known = {re.sub(r"<\w+>", "", name) for name in re.findall(r"`(rcg-[^`]+)`", table)}
+    started = re.compile(r'(?:name = |name=|together\(.*|owner\(.*|Sideline\().*?f?"(rcg-[^"]*)"')
+    texts = [re.sub(r"\{[^}]*\}", "", path.read_text()) for path in PACKAGE.rglob("*.py")]
+    found = {name for text in texts if "thread" in text for name in started.findall(text)}
+    assert len(found) > 25 and not found - known
+    assert not {name for name in known if not any(f'"{name}"' in text for text in texts)}
 
 
 # --- locks
