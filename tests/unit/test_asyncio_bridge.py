@@ -104,3 +104,27 @@ def test_a_result_that_comes_while_the_wait_is_announced_is_seen(
     monkeypatch.setattr(asyncio_bridge, "_LONGEST_NS", 0)
     monkeypatch.setattr(AsyncioBridge, "_announce", make_meanwhile)
     assert asyncio.run(run()) == 5 and is_made
+
+
+def test_loops_that_are_closed_while_they_wait_are_forgotten(driven: Callable[..., Driven]):
+    graph = driven(limit=8)
+
+    async def give_up(value: int) -> None:
+        ref = await graph.engine.execute_async(value)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ref, 0.002)
+
+    for value in range(5):
+        asyncio.run(give_up(value))
+        assert len(graph.engine._bridge._listeners) == 1
+    graph.echo()
+
+    async def run() -> Any:
+        ref = await graph.engine.execute_async(5)
+        waiting = asyncio.ensure_future(value_of(ref))
+        await asyncio.sleep(0.001)
+        for _ in range(5):
+            graph.echo()
+        return await waiting
+
+    assert asyncio.run(run()) == 5 and not graph.buffers[0].awaited

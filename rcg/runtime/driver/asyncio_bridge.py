@@ -152,11 +152,22 @@ class AsyncioBridge:
     # --- on the thread of a loop
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> _Listener:
+        for other in list(self._listeners):  # `asyncio.run` makes a new one each time
+            if other.is_closed():
+                self._forget(other)
         bell = self._session.host.bell
         if bell.fd >= 0:  # else the graph was torn down
             loop.add_reader(bell.fd, _on_bell, weakref.ref(self), bell, loop)
         found = self._listeners[loop] = _Listener()
         return found
+
+    def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let go of a loop that is closed; any thread."""
+        listener = self._listeners.pop(loop, None)
+        if listener is not None:
+            for waiter in listener.waiters:
+                waiter.buffer.awaited.discard(waiter.future)
+            self._announce(listener, set())
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell waiters what has come, and look again in the next turn, or listen to the bell."""
@@ -250,8 +261,10 @@ def _on_bell(
         bridge._look(loop)
         for other in list(bridge._listeners):
             if other is not loop:
-                with contextlib.suppress(RuntimeError):  # it is closed
+                try:
                     other.call_soon_threadsafe(bridge._look, other)
+                except RuntimeError:
+                    bridge._forget(other)
     except BaseException:  # Ctrl-C: nobody else would wake the other loops
         os.eventfd_write(bell.fd, 1)
         raise
