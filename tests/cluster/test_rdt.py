@@ -1264,7 +1264,7 @@ async def of_graph(graph, mark):
 
 
 THREADS = {
-    "driver": ["pull", "rcg-await", "await-", "control", "teardown", "leave"],
+    "driver": ["pull", "rcg-await", "control", "teardown", "leave"],
     "actor": ["tensors", "gloo", "closing", "group-end", "watch", "rcg-a0"],
 }
 

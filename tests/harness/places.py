@@ -12,7 +12,7 @@ from rcg.ir.plan import Plan
 from rcg.ir.programs import Program
 from rcg.options import Options
 from rcg.runtime.codec import make_codec
-from rcg.runtime.node.memory import Segments
+from rcg.runtime.node.memory import Segments, Shared
 from rcg.runtime.node.node import Node
 
 
@@ -51,8 +51,7 @@ def place_of(
 ) -> Node:
     """The place of a process; ``options`` are those of ``Node``."""
     return Node(
-        segments.board,
-        segments.arenas,
+        Shared(segments.board, segments.arenas),
         segments.layout,
         process,
         Options(),

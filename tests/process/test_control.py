@@ -91,9 +91,10 @@ SERVE = """
 import os, sys
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.node.memory import Shared
 fds = [os.memfd_create("x") for _ in range(3)]
 control = GraphControl(
-    "cafe" * 8, ["a0"], lambda _: (fds[0], fds[1:]), lambda *_: None, lambda *_: None
+    "cafe" * 8, ["a0"], lambda _: Shared(fds[0], fds[1:]), lambda *_: None, lambda *_: None
 )
 control.open()
 print(control.address[1:], control.service_id, control.secret, flush=True)

@@ -186,8 +186,9 @@ FORKING = """
 import ctypes, os, sys, time
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
+from rcg.runtime.node.memory import Shared
 fds = [os.memfd_create("x") for _ in range(2)]
-control = GraphControl("cafe", ["a0"], lambda _: (fds[0], fds[1:]), print, print)
+control = GraphControl("cafe", ["a0"], lambda _: Shared(fds[0], fds[1:]), print, print)
 control.open()
 if sys.argv[1] == "closes in C":  # nothing of Python's hears of this fork
     child = ctypes.PyDLL(None).fork() or ctypes.PyDLL(None).pause()
@@ -232,7 +233,8 @@ FORKING_TCP = """
 import os, sys, time
 sys.modules["ray"] = None
 from rcg.runtime.control.graph_control import GraphControl
-control = GraphControl("cafe", ["a0"], lambda _: (0, []), print, lambda *_: None)
+from rcg.runtime.node.memory import Shared
+control = GraphControl("cafe", ["a0"], lambda _: Shared(0, []), print, lambda *_: None)
 control.open()
 print(control.listen_tcp("127.0.0.1"), control.secret, flush=True)
 sys.stdin.readline()  # until somebody is connected

@@ -19,6 +19,7 @@ from rcg.runtime.control.far_nodes import FarNode
 from rcg.runtime.control.graph_control import GraphControl
 from rcg.runtime.control.joining import connect_gates, join
 from rcg.runtime.node.layout import Layout
+from rcg.runtime.node.memory import Shared
 from rcg.wire import codec, liveness, messages, sockets
 from rcg.wire.liveness import Ending, How
 from rcg.wire.packets import MAX_MESSAGE_BYTES, UNREACHABLE, PacketStream
@@ -122,7 +123,7 @@ def test_a_node_whose_link_is_cut_is_not_one_whose_host_has_ended(monkeypatch):
     control = GraphControl(
         "graph",
         ["a0"],
-        lambda _: (-1, []),
+        lambda _: Shared(-1, []),
         lambda *ending: gone.append(ending),
         lambda *_: None,
         [FarNode(Layout("n1", "a0", {"a0": 0}, {}, {}, {}, {}, {}), ("a0",))],
